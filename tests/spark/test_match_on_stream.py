@@ -322,6 +322,69 @@ def test_a_version_with_other_columns_asks_for_a_restart(spark: Any, growing: Gr
         hs.match(stream.select("odd"), growing.path, None)
 
 
+@pytest.mark.parametrize("by_part", [False, True])
+def test_a_batch_that_failed_continues_with_a_version_that_had_more_attributes(
+    spark: Any, growing: Growing, tmp_path: Path, by_part: bool
+) -> None:
+    """The query is planned again when the current version does not read `odd` and `order.number` any more."""
+    path, checkpoint = str(tmp_path / "two"), tmp_path / "checkpoint"
+    stream = events(spark).selectExpr("value", "value % 2 AS odd", "struct(value AS number) AS order")
+
+    def publish(id: int, text: str, **attributes: str) -> None:
+        hs.build(spark.createDataFrame([(id, text)], "id long, where string"), path, {"value": "int", **attributes})
+
+    def matches() -> Any:
+        return hs.match(stream, path, "value", by_part=by_part)
+
+    def fail(batch: int) -> None:
+        raise ValueError("the sink is broken")
+
+    publish(1, 'odd = 1 AND "order.number" IS NOT NULL', odd="int", **{"order.number": "int"})
+    with pytest.raises(Exception, match="the sink is broken"):
+        run(matches(), checkpoint, 2, fail)
+    publish(2, "value >= 0")
+    found = run(matches(), checkpoint, 2)
+    assert {row.value: (row.snapshot_version, row.subscriptions) for row in found[0]} == {
+        value: (1, [1] if value % 2 else []) for value in range(PER_BATCH)
+    }
+    assert {(row.snapshot_version, *row.subscriptions) for row in found[1]} == {(2, 2)}
+
+
+def test_a_version_without_a_schema_reads_every_column(spark: Any, growing: Growing, tmp_path: Path) -> None:
+    stream, checkpoint = events(spark).selectExpr("value", "value % 2 AS odd"), tmp_path / "checkpoint"
+
+    def without_schema(batch: int) -> None:
+        index = Index()
+        index.subscribe(7, "odd = 1")
+        index.save(growing.path)
+
+    with pytest.raises(Exception, match="has the attribute 'odd', which is new since the query started"):
+        run(hs.match(stream, growing.path, "value"), checkpoint, 2, without_schema)
+    found = run(hs.match(stream, growing.path, "value"), checkpoint, 1)
+    assert {row.value: row.subscriptions for row in found[1]} == {
+        value: [7] if value % 2 else [] for value in range(PER_BATCH, 2 * PER_BATCH)
+    }
+
+
+def test_a_batch_that_failed_before_the_ids_changed_names_its_version(
+    spark: Any, growing: Growing, tmp_path: Path
+) -> None:
+    def fail(batch: int) -> None:
+        raise ValueError("the sink is broken")
+
+    with pytest.raises(Exception, match="the sink is broken"):
+        run(hs.match(events(spark), growing.path, "value"), tmp_path / "checkpoint", 2, fail)
+    index = Index({"value": "int"})
+    index.subscribe("x", "value >= 0")
+    index.save(growing.path)
+    with pytest.raises(Exception, match="this batch began with it: start the query with version=1"):
+        run(hs.match(events(spark), growing.path, "value"), tmp_path / "checkpoint", 1)
+    found = run(hs.match(events(spark), growing.path, "value", version=1), tmp_path / "checkpoint", 1)
+    assert {tuple(row.subscriptions) for row in found[0]} == {(0,)}
+    found = run(hs.match(events(spark), growing.path, "value"), tmp_path / "checkpoint", 1)
+    assert {tuple(row.subscriptions) for row in found[1]} == {("x",)}
+
+
 def test_ids_of_another_type_ask_for_a_restart(spark: Any, growing: Growing, tmp_path: Path) -> None:
     def names(batch: int) -> None:
         index = Index({"value": "int"})

@@ -9,6 +9,7 @@ A stream takes the same path; there, each micro-batch finds out its version insi
 from __future__ import annotations
 
 import atexit
+import contextlib
 import tempfile
 import uuid
 from collections.abc import Sequence
@@ -20,13 +21,14 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from hitbox.encoding.schema import Schema
-from hitbox.errors import HitboxError, TableError, ValueProblem, nearest
+from hitbox.errors import HitboxError, SnapshotError, TableError, ValueProblem, nearest
 from hitbox.spark import snapshot_files
 from hitbox.spark.build import build
 from hitbox.spark.column_names import check_events, numbered_columns, subscription_columns, with_nested_fields
 from hitbox.spark.columns import (
     ID_TYPES,
     event_columns,
+    event_columns_read,
     event_id_field,
     field_of,
     objects_of,
@@ -202,10 +204,11 @@ def _on_stream(
     if version is None:
         snapshot_files.require_writable(join(job.path, "pins"), "pins of the stream")
     require_hitbox(events.sparkSession)
-    read = _read(job)
+    follow = version is None
+    read = list(dict.fromkeys([*_read(job), *(_read_by_pinned(events, job.path) if follow else [])]))
     others = tuple(name for name in events.columns if name not in read)
     parts, id_type = _parts_and_ids(job)
-    task = StreamTask(job, id_type, others, version is None, allow_missing)
+    task = StreamTask(job, id_type, tuple(read), others, follow, allow_missing)
 
     def match_partition(batches: Any) -> Any:
         return task(batch.rename_columns(read) for batch in batches)
@@ -219,6 +222,18 @@ def _on_stream(
     else:
         found = numbered_columns(events, read).mapInArrow(match_partition, result)
     return found.observe(metrics, *figures()).where(F.col(FIGURES).isNull()).drop(FIGURES)
+
+
+def _read_by_pinned(events: DataFrame, path: str) -> list[str]:
+    """The columns that the versions read to which batches are pinned. Which query this one continues is known only in
+    its tasks, and then it repeats its last batch with the version of that batch, not with the current one."""
+    found = []
+    for number in snapshot_files.pinned_versions(path):
+        with contextlib.suppress(SnapshotError):  # of a query that is gone; the tasks say it of their own
+            schema = Schema.from_json(snapshot_files.facts(path, number)["schema"])
+            read, _ = event_columns_read(schema, events.columns)
+            found += [*read, *objects_of(read, events.columns)]
+    return found
 
 
 def _built(events: DataFrame, subscriptions: DataFrame, others: Sequence[str], scratch: str | None) -> str:

@@ -21,10 +21,10 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from hitbox.encoding.schema import Schema
-from hitbox.errors import SnapshotError
+from hitbox.errors import SnapshotError, TableError
 from hitbox.spark import snapshot_files
 from hitbox.spark.batch_version import Version, chosen, held
-from hitbox.spark.columns import event_columns_read, no_column
+from hitbox.spark.columns import event_columns_read, no_column, objects_of
 from hitbox.spark.match_task import RESULTS, Counted, Job
 from hitbox.storage.addresses import without_passwords
 
@@ -55,6 +55,8 @@ class StreamTask:
 
     job: Job
     id_type: str
+    columns: tuple[str, ...]
+    """Columns of the events that the tasks get: those that the job reads, and any version that a batch is pinned to."""
     others: tuple[str, ...]
     """Columns of the events that the tasks do not get."""
     follow: bool
@@ -101,19 +103,25 @@ class StreamTask:
 
     def _fitted(self, version: Version) -> dict[str, Any]:
         """The job's settings for this version; an error if the query must be planned again for it."""
-        schema = Schema.from_json(version.facts["schema"])
-        read, absent = event_columns_read(schema, (*self.job.kept, *self.job.attributes))
-        added = [name for name in absent if {name, *schema.end_columns(name)} & set(self.others)]
+        columns = (*self.columns, *self.others)
+        read, absent = event_columns_read(Schema.from_json(version.facts["schema"]), columns)
+        added = [name for name in read if name in self.others]
         which = f"version {version.number} of the snapshot at {without_passwords(self.job.path)}"
         again = "start the query again with the same checkpoint, and it continues with this batch"
+        if version.number < self.job.version:  # the current one is planned for again, and is not that of the batch
+            again = f"this batch began with it: start the query with version={version.number} until the batch is done"
         if added:
             raise SnapshotError(
                 f"{which} has the attribute {added[0]!r}, which is new since the query started: {again}"
             )
         if absent and not self.allow_missing:
-            raise no_column(absent, self.others)
+            raise TableError(f"{which}: {no_column(absent, self.others)}")
         if version.facts["id_type"] != self.id_type:
             kinds = f"ids of type {version.facts['id_type']}, not {self.id_type} as when the query started"
             raise SnapshotError(f"{which} has {kinds}: {again}")
-        identity = snapshot_files.identity(version.facts)
-        return {"version": version.number, "identity": identity, "attributes": tuple(read)}
+        return {
+            "version": version.number,
+            "identity": snapshot_files.identity(version.facts),
+            "attributes": tuple(read),
+            "objects": tuple(objects_of(read, columns)),
+        }
