@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
+import threading
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from numpy.lib import format as npy
 
 from hitbox import Index, Schema
 from hitbox.engine import _kernels
@@ -295,18 +298,107 @@ def test_a_pipe_instead_of_a_file_is_not_waited_for(tmp_path: Path, name: str) -
         Index.open(tmp_path)
 
 
-@pytest.mark.parametrize("head", ["{'descr': ", "[" * 3000, "{[]: 1}", "(" * 300])
-def test_a_header_that_makes_no_sense(tmp_path: Path, head: str) -> None:
-    bitmaps().save(tmp_path)
-    facts = snapshot.facts_of(tmp_path)
-    folder = snapshot.folder_of(tmp_path, facts.pop("version"))
+def with_priority_file(path: Path, raw: bytes) -> None:
+    """Put a file in the place of an array, with a manifest that agrees."""
+    facts = snapshot.facts_of(path)
+    folder = snapshot.folder_of(path, facts.pop("version"))
     files = facts.pop("files")
-    raw = b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head.encode()
     (folder / "catalog.priority.npy").write_bytes(raw)
     files["catalog.priority"] = {"bytes": len(raw), "crc32c": _kernels.crc32c(np.frombuffer(raw, np.uint8))}
     (folder / "manifest.json").write_text(snapshot.manifest_text(facts, files))
+
+
+def header_of(text: str) -> bytes:
+    """A header of an .npy file, with the right length."""
+    body = text.encode().ljust(117) + b"\n"
+    return array_files.MAGIC + len(body).to_bytes(2, "little") + body
+
+
+FIRST = "{'descr': '|u1', 'fortran_order': False, 'shape': "
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"",
+        b"\x93NUMPY",
+        header_of("{'descr': "),
+        header_of("[" * 3000),
+        header_of("{[]: 1}"),
+        header_of("{'descr': '|O', 'fortran_order': False, 'shape': (3020,), }"),
+        header_of("{'descr': '>i8', 'fortran_order': False, 'shape': (3020,), }"),
+        header_of("{'descr': '<f3', 'fortran_order': False, 'shape': (3020,), }"),
+        header_of("{'descr': '|u1', 'fortran_order': True, 'shape': (3020,), }"),
+        header_of("{'shape': (3020,), 'descr': '|u1', 'fortran_order': False, }"),
+        header_of(FIRST + "(03020,), }"),
+        header_of(FIRST + "(-3020,), }"),
+        header_of(FIRST + "(3_020,), }"),
+        header_of(FIRST + "(3020, ), }"),
+        header_of(FIRST + "(3020), }"),
+        header_of(FIRST + "(), }"),
+        header_of(FIRST + "(3019,), }"),
+        header_of(FIRST + "(30200000000000000000000,), }"),
+        header_of(FIRST + "(0, 999999999999999999), }"),
+        header_of(FIRST + "(999999999999999999, 999999999999999999), }"),
+        header_of(FIRST + "(302, 5, 2), }"),
+        header_of(FIRST + "(3020,), }\t"),
+        header_of(FIRST + "(3020,), }").replace(b"\x01\x00", b"\x02\x00", 1),
+        header_of(FIRST + "(3020,), }").replace(b"}", b"}\n"),
+        header_of(FIRST + "(3020,), }" + 64 * " "),
+    ],
+)
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_forged_header_is_refused(tmp_path: Path, head: bytes, verify: bool) -> None:
+    bitmaps().save(tmp_path)
+    whole = (snapshot.folder_of(tmp_path, 1) / "catalog.priority.npy").read_bytes()
+    good, data = whole[:128], whole[128:]
+    assert good == header_of(FIRST + "(3020,), }")
+    with_priority_file(tmp_path, whole)
+    assert len(Index.open(tmp_path, verify=verify)) == 3020
+    with_priority_file(tmp_path, head + data)
     with pytest.raises(SnapshotError, match=r"catalog\.priority\.npy is damaged"):
-        Index.open(tmp_path)
+        Index.open(tmp_path, verify=verify)
+
+
+def test_headers_are_those_of_numpy() -> None:
+    for dtype in array_files.DTYPES.values():
+        for shape in ((0,), (7,), (10**18 - 1,), (3, 0), (12, 345)):
+            head = array_files.header(dtype, shape)
+            magic = io.BytesIO(head)
+            assert npy.read_magic(magic) == (1, 0)
+            assert npy.read_array_header_1_0(magic) == (shape, False, dtype)
+            assert magic.tell() == len(head)
+            assert len(head) % array_files.ALIGNMENT == 0
+            assert len(head) <= array_files.LONGEST_HEADER
+
+
+def test_threads_open_while_others_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread uses the parser of Python: it fails at times while other threads do (`AST constructor recursion depth
+    mismatch`, CPython 3.11)."""
+
+    def parse(*_: object) -> None:
+        raise AssertionError("a header was read as Python")
+
+    monkeypatch.setattr("ast.literal_eval", parse)
+    index = postings()
+    index.save(tmp_path / "0")
+    wrong: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for turn in range(10):
+                if number % 2:
+                    index.save(tmp_path / str(number))
+                assert len(Index.open(tmp_path / "0", verify=bool(turn % 2))) == 60
+        except BaseException as problem:
+            wrong.append(problem)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
 
 
 @pytest.mark.parametrize("grid", [(["0", "1e999999999"], "1"), (["0", "1"], "1e-999999999"), (["0", "9" * 500], "1")])

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import io
+import math
 import mmap
 import os
+import re
 import stat
 import sys
-import tokenize
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from hitbox.concurrency import pieces
@@ -32,8 +31,13 @@ SMALL_FILE_BYTES = 2**20
 WRITE_BYTES = 4 * 2**20
 """Bytes written at a time: few enough to be still in the cache when their checksum is computed."""
 ALIGNMENT = 64
-UNREADABLE = (ValueError, TypeError, SyntaxError, OverflowError, MemoryError, RecursionError, tokenize.TokenError)
-"""What numpy raises for an invalid header."""
+MAGIC = b"\x93NUMPY\x01\x00"
+HEADER = re.compile(
+    rb"\{'descr': '(...)', 'fortran_order': False, 'shape': \(([0-9]{1,18}),(?: ([0-9]{1,18}))?\), \} *\n"
+)
+LONGEST_HEADER = 256
+DTYPES = {dtype.str.encode(): dtype for dtype in map(np.dtype, "?bBhHiIqQfd")}
+"""What arrays in files are made of: plain numbers."""
 NOT_DAMAGED = {errno.ENOMEM, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE}
 """Reasons not to be able to read a file that may be intact."""
 POPULATE_READ = 22  # madvise: map all cached pages at once instead of one by one (Linux 5.14)
@@ -44,19 +48,25 @@ def write(file: Path, array: NDArray[Any]) -> dict[str, Any]:
     from hitbox.engine import _kernels
 
     array = np.ascontiguousarray(array)
-    head = io.BytesIO()
-    npy.write_array_header_1_0(head, npy.header_data_from_array_1_0(array))
+    head = header(array.dtype, array.shape)
     data = array.reshape(-1).view(np.uint8)
-    checksum = _kernels.crc32c(np.frombuffer(head.getvalue(), np.uint8))
+    checksum = _kernels.crc32c(np.frombuffer(head, np.uint8))
     with open(file, "wb") as out:
-        out.write(head.getvalue())
+        out.write(head)
         for start in range(0, len(data), WRITE_BYTES):
             piece = data[start : start + WRITE_BYTES]
             out.write(piece.data)
             checksum = _kernels.crc32c(piece, checksum)
         out.flush()
         os.fsync(out.fileno())
-    return {"bytes": len(head.getvalue()) + len(data), "crc32c": checksum}
+    return {"bytes": len(head) + len(data), "crc32c": checksum}
+
+
+def header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """The start of an .npy file, version 1.0; the data after it is aligned."""
+    text = f"{{'descr': {dtype.str!r}, 'fortran_order': False, 'shape': {shape!r}, }}".encode()
+    padded = text.ljust(-(-(len(MAGIC) + 3 + len(text)) // ALIGNMENT) * ALIGNMENT - len(MAGIC) - 3) + b"\n"
+    return MAGIC + len(padded).to_bytes(2, "little") + padded
 
 
 def read(folder: Path, files: Mapping[str, Mapping[str, Any]], verify: bool) -> dict[str, NDArray[Any]]:
@@ -68,7 +78,7 @@ def read(folder: Path, files: Mapping[str, Mapping[str, Any]], verify: bool) -> 
     for name, memory in maps.items():
         try:
             found[name] = _array(memory)
-        except UNREADABLE as problem:
+        except ValueError as problem:
             raise damaged(folder / f"{name}.npy", str(problem)) from None
     return found
 
@@ -106,24 +116,17 @@ def _map(file: Path, facts: Mapping[str, Any]) -> mmap.mmap:
 
 
 def _array(memory: mmap.mmap) -> NDArray[Any]:
-    """The array that a mapped file holds: exactly one, aligned, of plain numbers."""
-    head = io.BytesIO(memory[:4096])
-    if npy.read_magic(head) != (1, 0):
-        raise ValueError("it is of another version of the .npy format")
-    shape, fortran, dtype = npy.read_array_header_1_0(head)
-    start = head.tell()
-    if (
-        fortran
-        or dtype.kind not in "biuf"
-        or not dtype.isnative
-        or start % ALIGNMENT
-        or any(size < 0 for size in shape)
-    ):
+    """The array that a mapped file holds; its header must be the one that `header` writes, to the byte. NumPy's reader
+    parses headers as Python source, which fails at times while other threads do the same (CPython 3.11)."""
+    head = memory[:LONGEST_HEADER]
+    found = HEADER.match(head, len(MAGIC) + 2)
+    if found is None or found[1] not in DTYPES:
         raise ValueError("it holds an array that hitbox does not write")
-    size = 1
-    for one in shape:
-        size *= one
-    if start + size * dtype.itemsize != len(memory):
+    dtype, shape = DTYPES[found[1]], tuple(int(size) for size in found.groups()[1:] if size)
+    start = found.end()
+    if head[:start] != header(dtype, shape):
+        raise ValueError("its header is not as hitbox writes it")
+    if start + math.prod(shape) * dtype.itemsize != len(memory):
         raise ValueError("its header does not fit its length")
     return np.frombuffer(memory, np.uint8)[start:].view(dtype).reshape(shape)
 
