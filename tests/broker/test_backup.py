@@ -20,9 +20,8 @@ from typer.testing import CliRunner
 from hitbox.broker import backup, repair
 from hitbox.broker.cli import app
 from hitbox.broker.errors import Conflict, StoreDamaged, StoreFailed, StoreFull, Unknown
-from hitbox.broker.store.store import OLD_COPY, Store
+from hitbox.broker.store.store import Store
 from support.broker_kit import Listener, item, running, serving, sub, until
-from support.old_store import make_format_1
 
 
 def run(*arguments: str, status: int = 0) -> str:
@@ -268,28 +267,3 @@ def test_two_backups_to_one_target(tmp_path: Path) -> None:
 
     assert backup.backup(tmp_path / "data", tmp_path / "kept", second) == []
     assert not os.path.exists(tmp_path / "kept.partial")
-
-
-def test_a_backup_of_the_old_format_is_restored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Quietly; a broker that converts its own store says where the copy is."""
-
-    async def fill() -> None:
-        async with running(tmp_path / "data") as broker:
-            await broker.subscribe("ann", [sub("s", "qty > 0")])
-            await broker.publish([item(qty=1)] * 20)
-
-    async def arrivals(folder: Path) -> list[int]:
-        async with running(folder, None) as broker:
-            ann = await Listener(broker).attach("ann")
-            await until(lambda: len(ann.got) == 20)
-            return ann.seqs()
-
-    asyncio.run(fill())
-    make_format_1(tmp_path / "data")
-    (tmp_path / "restored.partial" / OLD_COPY).mkdir(parents=True)  # of a restore that was killed
-    assert backup.restore(tmp_path / "data", tmp_path / "restored") == []
-    assert sorted(path.name for path in (tmp_path / "restored").iterdir()) == ["beacon", "hitbox.db"]
-    assert asyncio.run(arrivals(tmp_path / "restored")) == list(range(1, 21))
-    assert not caplog.records
-    assert asyncio.run(arrivals(tmp_path / "data")) == list(range(1, 21))
-    assert str(tmp_path / "data" / OLD_COPY) in caplog.text

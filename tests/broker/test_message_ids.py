@@ -135,11 +135,53 @@ def test_forgetting_does_not_walk_over_what_is_forgotten() -> None:
         ids = MessageIds(3)
         for number in range(1, 101):
             stored = asyncio.get_running_loop().create_future()
-            ids.add([str(number)], [b"{}"], stored, False)
+            ids.add([("", str(number))], [b"{}"], stored, False)
             stored.set_result(number)
             await asyncio.sleep(0)
-        assert list(ids._known) == ["98", "99", "100"]
+        assert list(ids._known) == [("", "98"), ("", "99"), ("", "100")]
         assert isinstance(ids._known, OrderedDict)  # a dict keeps the places of its first entries, and walks over them
+
+    run(scenario())
+
+
+def test_an_id_belongs_to_the_principal_that_published_it(tmp_path: Path) -> None:
+    """Nobody can take an id from somebody else, or learn that somebody else has used it; also after a restart, for
+    CloudEvents, and for events that are delayed."""
+
+    def changed(cloudevent: dict[str, Any], qty: int) -> dict[str, Any]:
+        return {**cloudevent, "data": {"qty": qty}}
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url):
+            async with Client(url) as local:
+                root = (await local.create_token("root"))["token"]
+            tokens = []
+            async with Client(url, root) as client:
+                for name in ("ann", "bob"):
+                    await client.put_principal(name, ["publish"])
+                    tokens.append((await client.create_token(name))["token"])
+            async with Client(url, tokens[0]) as ann, Client(url, tokens[1]) as bob:
+                assert await ann.publish({"qty": 1}, id="order-2") == 1
+                assert await ann.publish_cloudevents(changed(ORDER, 1)) == 2
+                assert await ann.publish({"qty": 1}, id="later", delay_seconds=3600) == 1
+                assert await ann.publish({"qty": 1}, id="soon", delay_seconds=0.01) == 2
+                await until(lambda: stored(broker) == [1, 2, 3])
+                assert await bob.publish({"qty": 2}, id="order-2") == 4
+                assert await bob.publish_cloudevents(changed(ORDER, 2)) == 5
+                assert await bob.publish({"qty": 2}, id="later", delay_seconds=3600) == 3
+                assert await bob.publish({"qty": 2}, id="soon") == 6
+        async with serving(tmp_path) as (_, url), Client(url, tokens[0]) as ann, Client(url, tokens[1]) as bob:
+            for client, qty, numbers in ((ann, 1, [1, 2, 1]), (bob, 2, [4, 5, 3])):
+                assert await client.publish({"qty": qty}, id="order-2") == numbers[0]
+                assert await client.publish_cloudevents(changed(ORDER, qty)) == numbers[1]
+                assert await client.publish({"qty": qty}, id="later", delay_seconds=3600) == numbers[2]
+            assert await ann.publish({"qty": 1}, id="soon", delay_seconds=0.01) == 0
+            assert await bob.publish({"qty": 2}, id="soon") == 6
+            with pytest.raises(Conflict, match="'order-2' of event 4"):
+                await bob.publish({"qty": 1}, id="order-2")
+            assert await bob.cancel_delayed([1, 3]) == 1
+            assert await bob.publish({"qty": 3}, id="later") == 7
+            assert await ann.publish({"qty": 1}, id="later", delay_seconds=3600) == 1
 
     run(scenario())
 

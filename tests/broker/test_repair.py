@@ -19,7 +19,7 @@ from hitbox.broker.cli import app
 from hitbox.broker.errors import StoreDamaged, StoreFailed
 from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.repair import repair
-from hitbox.broker.store.store import Store
+from hitbox.broker.store.store import FORMAT, Store
 from support.broker_kit import SCHEMA, Listener, item, running, sub, until
 
 
@@ -336,20 +336,21 @@ def test_a_repair_keeps_the_moment_when_a_delivery_expires(tmp_path: Path, later
     asyncio.run(after())
 
 
+@pytest.mark.parametrize("format", [FORMAT - 1, FORMAT + 1])
 @pytest.mark.parametrize("command", ["open", "check", "repair"])
-def test_a_store_of_a_newer_format_is_left_as_it_is(tmp_path: Path, command: str) -> None:
+def test_a_store_of_another_format_is_left_as_it_is(tmp_path: Path, command: str, format: int) -> None:
     """Also where it looks damaged to this version: another format has other tables."""
     fill(tmp_path)
-    inside(tmp_path, lambda store: store.put_meta("format", 3))
+    inside(tmp_path, lambda store: store.put_meta("format", format))
     change(tmp_path, "update deliveries set tries = 7", "alter table events add column place")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     if command == "open":
-        with pytest.raises(StoreFailed, match=r"has format 3.* use the version that wrote it"):
+        with pytest.raises(StoreFailed, match=rf"has format {format}.* use the version that wrote it"):
             Store(tmp_path)
     else:
         done = admin(command, str(tmp_path))
         assert done.exit_code == 2
-        assert "has format 3" in done.output
+        assert f"has format {format}" in done.output
     assert {name: (tmp_path / name).read_bytes() for name in before} == before
     assert not list(tmp_path.glob("backup-*"))
 

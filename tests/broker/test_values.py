@@ -145,7 +145,7 @@ def test_stores_with_intervals_as_lists_still_open(tmp_path: Path) -> None:
             await broker.publish([])
             body = b'{"event":{"qty":[1,3]},"where":"age = 25"}'
             assert broker._unmatched() == []
-            await broker.writer.submit(lambda: broker.store.events.insert([(1, 1, body)]))
+            await broker.writer.submit(lambda: broker.store.events.insert([(1, 1, "", body)]))
             accepted = broker._unmatched()
             assert [a.event for a in accepted] == [{"qty": {"low": 1, "high": 3}}]
             await broker.dispatcher.run(accepted)

@@ -26,7 +26,7 @@ from hitbox.broker.errors import BrokerError, Conflict, StoreDamaged, StoreFaile
 from hitbox.broker.repair import store_problems
 from hitbox.broker.store.commit_marker import FILE_NAME, CommitMarker
 from hitbox.broker.store.disk import NO_ROOM, RESERVE_BYTES, Disk
-from hitbox.broker.store.store import BUSY_MILLISECONDS, OLD_COPY, Store, sync_folder
+from hitbox.broker.store.store import BUSY_MILLISECONDS, Store, sync_folder
 
 DATABASE = "hitbox.db"
 STEP_PAGES = 1024
@@ -231,5 +231,4 @@ def _finish(draft: Path, damaged: str) -> list[str]:
         found = list(store_problems(store))
     for name in ("reserve", "lock", f"{DATABASE}-wal", f"{DATABASE}-shm"):
         (draft / name).unlink(missing_ok=True)
-    shutil.rmtree(draft / OLD_COPY, ignore_errors=True)  # the source has it
     return found

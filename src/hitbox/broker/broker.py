@@ -41,7 +41,7 @@ from hitbox.broker.delivery.target_address import check_literal
 from hitbox.broker.delivery.webhooks import Webhooks
 from hitbox.broker.errors import BadRequest, Conflict, Forbidden, Overloaded, StoreFailed, StoreFull, TooLarge, Unknown
 from hitbox.broker.json_text import LARGE, check_size
-from hitbox.broker.message_ids import MessageIds
+from hitbox.broker.message_ids import Key, MessageIds, key_of
 from hitbox.broker.published_event import PublishedEvent, expires_at
 from hitbox.broker.settings import Options, Settings, check_name, check_options, check_settings
 from hitbox.broker.stats import Statistics
@@ -67,8 +67,8 @@ RECORDS_AHEAD = 8
 """Matched batches whose deliveries may be waiting for the store; at this number matching waits for the store too."""
 ROWS_AHEAD = 500_000
 """Deliveries that may be waiting for the store while the disk is full."""
-Publish = tuple[Sequence[PublishedEvent], list[bytes], asyncio.Future[int], Charge | None]
-"""Events, their texts, the number of the first, once it is known, and the quota."""
+Publish = tuple[Sequence[PublishedEvent], list[bytes], asyncio.Future[int], str, Charge | None]
+"""Events, their texts, the number of the first, once it is known, the principal and its quota."""
 Group = list[Publish]
 """Publishes that are stored together."""
 T = TypeVar("T")
@@ -104,8 +104,6 @@ class Broker:
         self.settings = check_settings(settings or Settings())
         self.store = Store(folder, self.settings.max_store_bytes, disk)
         self._make_writer = writer
-        if (copy := self.store.converted) is not None:
-            log.warning("the store was converted to a new format; a copy of the old one is in %s", copy)
         try:
             self.registry = SubscriptionRegistry(self.store, self._schema(schema))
             self.directory = Directory(self.store, self.registry)
@@ -193,11 +191,11 @@ class Broker:
                 if (mailbox := self.mailboxes.get(number)) is not None:
                     mailbox.rows_added(count)
 
-    def _latest(self, count: int) -> Iterator[tuple[int, bytes]]:
-        """Number and text of the latest stored events."""
+    def _latest(self, count: int) -> Iterator[tuple[int, str, bytes]]:
+        """Number, principal and text of the latest stored events."""
         at = max(self.store.events.next() - count, 1)
-        while count and (rows := self.store.events_from(at, LOADED_ROWS)):
-            yield from ((seq, body) for seq, _, body in rows)
+        while count and (rows := self.store.published_from(at, LOADED_ROWS)):
+            yield from rows
             at = rows[-1][0] + 1
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -353,13 +351,13 @@ class Broker:
     def _accept_checked(
         self, items: Sequence[PublishedEvent], bodies: list[bytes], principal: str
     ) -> asyncio.Future[int]:
-        keys = [item.key() for item in items] if self.settings.message_ids else []
+        keys = [key_of(item, principal) for item in items] if self.settings.message_ids else []
         if any(keys):
             return self._accept_once(items, bodies, keys, principal)
         return self._accept(items, bodies, principal)
 
     def _accept_once(
-        self, items: Sequence[PublishedEvent], bodies: list[bytes], keys: Sequence[str | None], principal: str
+        self, items: Sequence[PublishedEvent], bodies: list[bytes], keys: Sequence[Key | None], principal: str
     ) -> asyncio.Future[int]:
         """The same for events with ids. Those that are stored, or about to be, are not stored again."""
         contents = [item.content(body) for item, body in zip(items, bodies, strict=True)]
@@ -400,7 +398,7 @@ class Broker:
         self.admit_waiting(len(items), size)
         if not self._arrived:  # the others of this turn of the event loop join the group
             asyncio.get_running_loop().call_soon(self._append_soon)
-        self._arrived.append((items, bodies, accepted, charge))
+        self._arrived.append((items, bodies, accepted, principal, charge))
         return accepted
 
     def _admit(self, count: int, size: int, principal: str) -> Charge | None:
@@ -440,7 +438,7 @@ class Broker:
 
     def _refuse_arrived(self, publish: Publish, problem: BaseException) -> None:
         """A publish that was accepted is not stored."""
-        items, bodies, accepted, charge = publish
+        items, bodies, accepted, _, charge = publish
         if charge is not None:
             self.directory.usage.give_back(charge)
         self.release_waiting(len(items), sum(map(len, bodies)))
@@ -452,11 +450,12 @@ class Broker:
         group, self._arrived = self._arrived, []
         if not group:  # none of them fits a new schema
             return
-        bodies = [body for _, some, _, _ in group for body in some]
+        bodies = [body for _, some, *_ in group for body in some]
+        principals = [principal for items, _, _, principal, _ in group for _ in items]
         self.change_barrier.enter_now(len(bodies))
         now = time.time_ns() // 1000
         charges = [charge for *_, charge in group if charge is not None]
-        stored = self.writer.submit(partial(_append, self.store, bodies, now, charges))
+        stored = self.writer.submit(partial(_append, self.store, bodies, now, principals, charges))
         stored.add_done_callback(partial(self._stored, group, now, time.perf_counter_ns()))
 
     def _stored(self, group: Group, now: int, started: int, stored: asyncio.Future[int]) -> None:
@@ -470,7 +469,7 @@ class Broker:
             return
         first, committed = stored.result(), time.perf_counter_ns()
         self.statistics.publish_to_commit.observe((committed - started) / 1e9, sum(len(items) for items, *_ in group))
-        for items, bodies, accepted, _ in group:
+        for items, bodies, accepted, *_ in group:
             for seq, (item, body) in enumerate(zip(items, bodies, strict=True), first):
                 self._queue(AcceptedEvent(seq, item.event, item.where, body, now, started, False, committed), item)
             if self.telemetry is not None:
@@ -491,15 +490,15 @@ class Broker:
             accepted.expires = expires_at(accepted.time, accepted.body)
         self._accepted.append(accepted)
 
-    def queue_stored(self, first: int, bodies: Sequence[bytes], now: int, started: int) -> None:
-        """Queue events for matching that were delayed and have just been stored as events."""
+    def queue_stored(self, first: int, events: Sequence[tuple[str, bytes]], now: int, started: int) -> None:
+        """Queue events (principal, body) for matching that were delayed and have just been stored as events."""
         committed = time.perf_counter_ns()
-        for seq, body in enumerate(bodies, first):
+        for seq, (principal, body) in enumerate(events, first):
             item = msgspec.json.decode(body, type=PublishedEvent)
-            self.message_ids.move(item.key(), seq)
+            self.message_ids.move(item, principal, seq)
             values = stored_values(item.event, self.registry.schema)
             self._queue(AcceptedEvent(seq, values, item.where, body, now, started, False, committed), item)
-        self.statistics.counts["published"] += len(bodies)
+        self.statistics.counts["published"] += len(events)
         self._work.set()
 
     def _delayed_stored(
@@ -1007,9 +1006,11 @@ def are_few(items: Sequence[PublishedEvent]) -> bool:
     return len(items) <= MANY and all(item.where is None for item in items)
 
 
-def _append(store: Store, bodies: Sequence[bytes], now: int, charges: Sequence[Charge]) -> int:
+def _append(
+    store: Store, bodies: Sequence[bytes], now: int, principals: Sequence[str], charges: Sequence[Charge]
+) -> int:
     """Store events, and what they use of the quotas of their publishers; returns the number of the first one."""
-    first = store.append(bodies, now)
+    first = store.append(bodies, now, principals)
     store_charges(store, charges)
     return first
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from hitbox.errors import HitboxError
 
 OWN_FILES = re.compile(
-    r"hitbox\.db(-wal|-shm)?|beacon|reserve|lock|snapshots|format-1(\.partial)?|backup\.partial(\.lock)?"
+    r"hitbox\.db(-wal|-shm)?|beacon|reserve|lock|snapshots|backup\.partial(\.lock)?"
     r"|backup-.*|damaged-.*\.json|lost\+found|\..*"
 )
 """What a broker writes into its folder, what a new disk has (lost+found), and hidden files of shells and desktops."""

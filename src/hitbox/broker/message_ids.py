@@ -1,14 +1,17 @@
 """Publishing once: a publish that is repeated, with the ids of its events, is not stored again.
 
-An id is stored with its event. The ids of the latest events are in memory, and at start they are read from the store,
-so a repetition is also recognised after a crash between the store and the answer. The id of a CloudEvent is its
-source and its id. An id that comes again with other content is a mistake of the publisher, and an error. The id of a
-delayed event is known as long as it waits, and then as that of any other event.
+An id belongs to the principal that published its event: the same id of another one is another id, so nobody can take
+an id from somebody else, or learn from an answer that somebody else has published it. As long as there are no
+principals, everybody is the same one. An id is stored with its event. The ids of the latest events are in memory, and
+at start they are read from the store, so a repetition is also recognised after a crash between the store and the
+answer. The id of a CloudEvent is its source and its id. An id that comes again with other content is a mistake of the
+publisher, and an error. The id of a delayed event is known as long as it waits, and then as that of any other event.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +20,9 @@ import msgspec
 
 from hitbox.broker.errors import Conflict
 from hitbox.broker.published_event import PublishedEvent
+
+Key = tuple[str, str]
+"""The principal and the key of an event."""
 
 
 @dataclass(slots=True)
@@ -47,38 +53,39 @@ class MessageIds:
     def __init__(self, most: int):
         self._most = most
         # in the order of their numbers; a plain dict would walk over all it has lost to find its first entry
-        self._known: OrderedDict[str, KnownEvent] = OrderedDict()
-        self._delayed: dict[str, KnownEvent] = {}
+        self._known: OrderedDict[Key, KnownEvent] = OrderedDict()
+        self._delayed: dict[Key, KnownEvent] = {}
 
-    def load(self, rows: Iterable[tuple[int, bytes]]) -> None:
-        """Remember stored events, (number, text)."""
-        for number, body in rows:
-            for key, item in _with_key(body):
+    def load(self, rows: Iterable[tuple[int, str, bytes]]) -> None:
+        """Remember stored events, (number, principal, text)."""
+        for number, principal, body in rows:
+            for key, item in _with_key(principal, body):
                 moved = item.delay_seconds is not None
                 self._known[key] = KnownEvent(hash(item.content(body)), number, moved=moved)
 
-    def load_delayed(self, rows: Iterable[tuple[int, bytes]]) -> None:
+    def load_delayed(self, rows: Iterable[tuple[int, str, bytes]]) -> None:
         """The same for delayed events. Does nothing if no ids are kept."""
-        for number, body in rows if self._most else ():
-            for key, item in _with_key(body):
+        for number, principal, body in rows if self._most else ():
+            for key, item in _with_key(principal, body):
                 self._delayed[key] = KnownEvent(hash(item.content(body)), number)
 
-    def move(self, key: str | None, number: int) -> None:
+    def move(self, item: PublishedEvent, principal: str, number: int) -> None:
         """A delayed event has become an event."""
+        key = key_of(item, principal)
         known = self._delayed.pop(key, None) if key is not None else None
         if key is not None and known is not None:
             known.number, known.moved = number, True
             self._known[key] = known
 
-    def cancel(self, key: str | None) -> None:
+    def cancel(self, item: PublishedEvent, principal: str) -> None:
         """A delayed event was deleted: its id may be used again."""
-        if key is not None:
+        if (key := key_of(item, principal)) is not None:
             self._delayed.pop(key, None)
 
-    def sort(self, items: Sequence[PublishedEvent], keys: Sequence[str | None], contents: Sequence[bytes]) -> Sorted:
+    def sort(self, items: Sequence[PublishedEvent], keys: Sequence[Key | None], contents: Sequence[bytes]) -> Sorted:
         """What is fresh, and what is known. Raises Conflict if an id is known with other content."""
         found = Sorted([], [], None)
-        here: dict[str, int] = {}
+        here: dict[Key, int] = {}
         for at, (key, text) in enumerate(zip(keys, contents, strict=True)):
             known = self._known.get(key) or self._delayed.get(key) if key is not None else None
             content = hash(text)
@@ -99,7 +106,7 @@ class MessageIds:
         return found
 
     def add(
-        self, keys: Sequence[str | None], contents: Sequence[bytes], stored: asyncio.Future[int], delayed: bool
+        self, keys: Sequence[Key | None], contents: Sequence[bytes], stored: asyncio.Future[int], delayed: bool
     ) -> None:
         """Remember events that are about to be stored together; `stored` gets the number of the first."""
         kept = self._delayed if delayed else self._known
@@ -131,9 +138,15 @@ class MessageIds:
             self._known.popitem(last=False)
 
 
-def _with_key(body: bytes) -> Iterator[tuple[str, PublishedEvent]]:
+def key_of(item: PublishedEvent, principal: str) -> Key | None:
+    """What identifies the event if the principal publishes it again; None: nothing does."""
+    key = item.key()
+    return None if key is None else (principal, key)
+
+
+def _with_key(principal: str, body: bytes) -> Iterator[tuple[Key, PublishedEvent]]:
     """The event of a stored text, if it has an id."""
     if b'"id":' in body:  # also that of a CloudEvent; what merely contains it is decoded in vain
         item = msgspec.json.decode(body, type=PublishedEvent)
-        if (key := item.key()) is not None:
+        if (key := key_of(item, sys.intern(principal))) is not None:
             yield key, item

@@ -43,8 +43,6 @@ ASK_FOR = {
     "tokens": "the tokens cannot be read: create one with `hitbox admin tokens create NAME --data DIR`",
     "protected": "the broker requires tokens: create one with `hitbox admin tokens create NAME --data DIR`",
 }
-ADDED_LATER = ("principals", "tokens", "owners", "log", "delayed")
-"""Tables that an older version did not have."""
 CONTENT = Columns({"wanted": str, "priority": Level, "about": str})
 """The columns that a subscription must have to be usable."""
 
@@ -170,10 +168,7 @@ def _read(folder: Path, done: Repair) -> dict[str, list[Row]]:
         try:
             check_format(db, folder.parent)
             found: dict[str, list[Row]] = {name: [] for name in TABLES}
-            there = {name for (name,) in db.execute("SELECT name FROM sqlite_schema")}
             for name in TABLES:
-                if name in ADDED_LATER and name not in there:
-                    continue
                 found[name] = list(_rows(db, name, done))
             found["ledger"] = list(_rows(db, "ledger", done))
             found["deliveries"] += _recent(found, done)
@@ -368,7 +363,7 @@ def _last_run(events: dict[int, Row], last: int) -> range:
 
 def _with_body(row: Row, events: dict[int, Row], run: range) -> Row:
     if row[6] is None and row[2] not in run and row[2] in events:
-        _, when, body = events[row[2]]
+        _, when, _, body = events[row[2]]
         return (*row[:6], without_time(when, body))
     return row
 

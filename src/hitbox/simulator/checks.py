@@ -212,7 +212,7 @@ class Checks:
     def _moved(self) -> None:
         """Look for delayed events that have become events."""
         rows = self.environment.broker.store.events.scan("seq >= ?", (self.model.looked_at,))
-        for seq, when, body, _ in rows:
+        for seq, when, _, body, _ in rows:
             event = self.model.events[json.loads(body)["event"]["n"]]
             if event.due is not None:
                 self.model.became_event(event, seq, when / 1e6)
@@ -263,7 +263,7 @@ class Checks:
         indexed = {id: (index.where(id), index.priority(id)) for id in index}
         if stored != indexed:
             raise BrokenPromise(f"the index and the store differ: {stored.items() ^ indexed.items()}")
-        for seq, _, body, _ in store.events.scan():
+        for seq, *_, body, _ in store.events.scan():
             event = self.model.events[json.loads(body)["event"]["n"]]
             if event.state == "refused":
                 raise BrokenPromise(f"event {event.number} was refused, and is in the store")

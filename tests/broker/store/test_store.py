@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import random
 import shutil
 import sqlite3
@@ -21,7 +20,6 @@ from hitbox.broker.store import checked_table, recent
 from hitbox.broker.store.checked_table import crc_of
 from hitbox.broker.store.group_commit import Writer
 from hitbox.broker.store.store import TABLES, Store, StoredChange
-from support.old_store import make_format_1
 
 
 def fill(store: Store, events: int = 200) -> None:
@@ -72,7 +70,7 @@ ODD = (
 )
 VALID = {
     "subscriptions": (1, "cheap", "price > 1", 5, "{}"),
-    "events": (1, 2, b'{"event":{}}'),
+    "events": (1, 2, "ann", b'{"event":{}}'),
     "deliveries": (1, 2, 3, "a\nb", 1, 0, None),
     "tokens": ("id", "ann", "hash", b"{}"),
 }  # fmt: skip
@@ -243,51 +241,6 @@ def test_large_deliveries_are_written_in_several_parts(tmp_path: Path, monkeypat
     store.close()
     again = Store(tmp_path)
     assert [row[:4] for row in pending(again)] == [row[:4] for row in before]
-    again.close()
-
-
-def test_a_store_of_format_1_is_converted_and_a_copy_is_kept(tmp_path: Path) -> None:
-    """Also after a conversion that was interrupted."""
-    store = Store(tmp_path)
-    fill(store, 20)
-    before = pending(store)
-    store.close()
-    make_format_1(tmp_path)
-    for folder in ("format-1", "format-1.partial"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "hitbox.db").write_bytes(b"of a conversion that was interrupted")
-    again = Store(tmp_path)
-    assert (again.get_meta("format"), again.log.rows(), pending(again)) == (2, 0, before)
-    again.close()
-    assert not (tmp_path / "format-1.partial").exists()
-    with sqlite3.connect(tmp_path / "format-1" / "hitbox.db") as copy:
-        assert copy.execute("select value from meta where key = 'format'").fetchone() == (b"1",)
-    copy.close()
-    old = Store(tmp_path / "format-1")  # whole: it can be opened, and is converted itself
-    assert pending(old) == before
-    old.close()
-
-
-def test_a_conversion_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Store(tmp_path)
-    fill(store, 20)
-    before = pending(store)
-    store.close()
-    make_format_1(tmp_path)
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "no room for a copy")
-
-    with monkeypatch.context() as broken:
-        broken.setattr("hitbox.broker.store.store.sync_folder", full)
-        with pytest.raises(StoreFull, match="make room"):
-            Store(tmp_path)
-    with sqlite3.connect(tmp_path / "hitbox.db") as left:
-        assert left.execute("select value from meta where key = 'format'").fetchone() == (b"1",)
-    left.close()
-    assert not list(tmp_path.glob("format-1*"))
-    again = Store(tmp_path)
-    assert pending(again) == before
     again.close()
 
 

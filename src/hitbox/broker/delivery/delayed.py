@@ -54,7 +54,7 @@ class Acceptor(Protocol):
 
     def release_waiting(self, count: int, size: int) -> None: ...
 
-    def queue_stored(self, first: int, bodies: Sequence[bytes], now: int, started: int) -> None: ...
+    def queue_stored(self, first: int, events: Sequence[tuple[str, bytes]], now: int, started: int) -> None: ...
 
 
 class DelayedEvents:
@@ -70,7 +70,7 @@ class DelayedEvents:
         """Read what an earlier run accepted."""
         store, after = self._broker.store, 0
         while rows := store.delayed_from(after + 1, ROWS):
-            self._broker.message_ids.load_delayed((number, body) for number, _, _, body in rows)
+            self._broker.message_ids.load_delayed((number, principal, body) for number, _, principal, body in rows)
             self._next = min(self._next, *(due for _, due, *_ in rows))
             after = rows[-1][0]
 
@@ -111,11 +111,11 @@ class DelayedEvents:
     async def cancel(self, numbers: Sequence[int]) -> int:
         """Delete events that are not due yet; returns how many there were."""
         store = self._broker.store
-        gone: list[bytes] = await self._broker.writer.submit(
+        gone: list[tuple[str, bytes]] = await self._broker.writer.submit(
             lambda: store.cancel_delayed(numbers), mandatory=True, frees_space=True
         )
-        for body in gone:
-            self._broker.message_ids.cancel(msgspec.json.decode(body, type=PublishedEvent).key())
+        for principal, body in gone:
+            self._broker.message_ids.cancel(msgspec.json.decode(body, type=PublishedEvent), principal)
         return len(gone)
 
     # ---- a change of the schema
@@ -181,16 +181,16 @@ class DelayedEvents:
         self._next = min(self._next, NEVER if first is None else first)
 
     def _moved(
-        self, count: int, size: int, now: int, started: int, moved: asyncio.Future[tuple[int, list[bytes]]]
+        self, count: int, size: int, now: int, started: int, moved: asyncio.Future[tuple[int, list[tuple[str, bytes]]]]
     ) -> None:
         """Called when the store is done, in the order of its commits: events are matched in the order of their
         numbers."""
         broker = self._broker
-        first, found = 0, list[bytes]()
+        first, found = 0, list[tuple[str, bytes]]()
         if not moved.cancelled() and moved.exception() is None:
             first, found = moved.result()
         broker.change_barrier.leave(count - len(found))  # the others were cancelled meanwhile, or could not be moved
-        broker.release_waiting(count - len(found), size - sum(map(len, found)))
+        broker.release_waiting(count - len(found), size - sum(len(body) for _, body in found))
         if found:
             broker.queue_stored(first, found, now, started)
 

@@ -9,7 +9,7 @@
     subscribers    number                                 name, settings
     subscriptions  subscriber, name                       where, priority, about
     changes        seq                                    subscriber's name, name: changed since the last snapshot
-    events         seq                                    time, body
+    events         seq                                    time, principal, body
     delayed        number                                 due, principal, body: becomes an event when it is due
     log            seq                                    steps: what happened to recent deliveries (see recent.py)
     deliveries     subscriber, urgency (9-level), seq     ids, sent, tries, body (only if the event is gone)
@@ -31,7 +31,6 @@ import heapq
 import logging
 import math
 import os
-import shutil
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -53,11 +52,7 @@ from hitbox.encoding.arrays import LEVELS
 from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError
 
-FORMAT = 2
-OLD_FORMAT = 1
-"""What an older version wrote: it had no log. Such a store is converted when it is opened."""
-OLD_COPY = f"format-{OLD_FORMAT}"
-"""In the store's folder: a copy from before the conversion."""
+FORMAT = 3
 CHECKPOINT_BYTES = 16 * 2**20
 SMALL_BYTES = 128 * 1024
 MOST_PAGES = 2**32 - 2
@@ -74,7 +69,7 @@ TABLES = {  # Any: if it is wrong, only one subscriber or subscription is set as
         "subscriber": Number, "name": Name, "wanted": Any, "priority": Any, "about": Any,
     }, keys=2),
     "changes": Columns({"seq": Number, "owner": str, "name": str}),
-    "events": Columns({"seq": Number, "time": Number, "body": bytes}, bulk=True),
+    "events": Columns({"seq": Number, "time": Number, "principal": str, "body": bytes}, bulk=True),
     "deliveries": Columns({
         "subscriber": Number, "urgency": Level, "seq": Number,
         "ids": str, "sent": Flag, "tries": Number, "body": Text,
@@ -136,8 +131,7 @@ class Store:
     """Opened and checked in the caller's thread; afterwards only the writer's thread changes it.
 
     `problems`: parts that contradict the rest although nothing is lost. They are set aside, and `hitbox admin repair`
-    removes them. `maintenance_errors`: what failed after a commit and will be tried again, {name: reason}. `converted`:
-    the copy that was made of a store of an older format.
+    removes them. `maintenance_errors`: what failed after a commit and will be tried again, {name: reason}.
     """
 
     def __init__(self, folder: str | os.PathLike[str], max_bytes: int | None = None, disk: Disk | None = None):
@@ -149,7 +143,6 @@ class Store:
         self.reserve: Reserve | None = None
         self.db = self._reader = None  # type: ignore[assignment]
         self.problems: list[str] = []
-        self.converted: Path | None = None
         self.maintenance_errors: dict[str, str] = {}
         try:
             self._open(max_bytes)
@@ -247,28 +240,9 @@ class Store:
         if not existed or not self.ledger.entry("commits").rows:
             with self.transaction():
                 self.put_meta("format", FORMAT)
-        elif self.get_meta("format") == OLD_FORMAT:
-            self._convert()
         self.problems += self.inconsistencies()
         for text in self.problems:
             log.warning("%s: %s; set aside, `hitbox admin repair %s` removes it", self.path, text, self.folder)
-
-    def _convert(self) -> None:
-        """Convert a store of the old format, in one transaction, after a copy of it was made. If this is interrupted,
-        the next start does it again."""
-        copy, draft = self.folder / OLD_COPY, self.folder / f"{OLD_COPY}.partial"
-        for old in (copy, draft):
-            shutil.rmtree(old, ignore_errors=True)
-        try:
-            copy_store(self.db, self.folder, draft)
-            os.rename(draft, copy)
-            sync_folder(self.folder)
-        except BaseException:
-            shutil.rmtree(draft, ignore_errors=True)
-            raise
-        with self.transaction():
-            self.put_meta("format", FORMAT)
-        self.converted = copy
 
     def check(self) -> Iterator[str]:
         """Read everything; yields what is damaged or lost."""
@@ -576,10 +550,12 @@ class Store:
 
     # ---- events
 
-    def append(self, bodies: Sequence[bytes], now: int) -> int:
-        """Store events; returns the number of the first one."""
+    def append(self, bodies: Sequence[bytes], now: int, principals: Sequence[str] = ()) -> int:
+        """Store events, and who published each of them; nobody, if that is left out. Returns the number of the first
+        one."""
         first = self.events.next()
-        self.events.insert((seq, now, body) for seq, body in enumerate(bodies, first))
+        events = zip(principals or [""] * len(bodies), bodies, strict=True)
+        self.events.insert((seq, now, *event) for seq, event in enumerate(events, first))
         return first
 
     # ---- delayed events
@@ -607,18 +583,18 @@ class Store:
         query = "SELECT number, due, principal, body FROM delayed WHERE number >= ? ORDER BY number LIMIT ?"
         return self.read(query, (first, limit))
 
-    def move_delayed(self, numbers: Sequence[int], now: int) -> tuple[int, list[bytes]]:
-        """Make delayed events to events. Returns the number of the first of the events, and their texts; those that
-        were cancelled are missing."""
-        found = [body for number in numbers for *_, body, _ in self.delayed.scan("number = ?", (number,))]
+    def move_delayed(self, numbers: Sequence[int], now: int) -> tuple[int, list[tuple[str, bytes]]]:
+        """Make delayed events to events. Returns the number of the first of the events, and (principal, body) of each;
+        those that were cancelled are missing."""
+        found = [row[2:4] for number in numbers for row in self.delayed.scan("number = ?", (number,))]
         self.delayed.delete((number,) for number in numbers)
-        return self.append(found, now), found
+        return self.append([body for _, body in found], now, [principal for principal, _ in found]), found
 
-    def cancel_delayed(self, numbers: Sequence[int]) -> list[bytes]:
-        """Delete delayed events; returns the texts of those that were there."""
+    def cancel_delayed(self, numbers: Sequence[int]) -> list[tuple[str, bytes]]:
+        """Delete delayed events; returns (principal, body) of those that were there."""
         known = [row for number in dict.fromkeys(numbers) for row in self.delayed.scan("number = ?", (number,))]
         self.delayed.delete((row[0],) for row in known)
-        return [row[3] for row in known]
+        return [row[2:4] for row in known]
 
     # ---- deliveries
 
@@ -819,6 +795,10 @@ class Store:
         """(seq, time, body) of the next events, from any thread."""
         return self.read("SELECT seq, time, body FROM events WHERE seq >= ? ORDER BY seq LIMIT ?", (seq, limit))
 
+    def published_from(self, seq: int, limit: int) -> list[Row]:
+        """(seq, principal, body) of the next events, from any thread."""
+        return self.read("SELECT seq, principal, body FROM events WHERE seq >= ? ORDER BY seq LIMIT ?", (seq, limit))
+
     def pending(self) -> dict[int, int]:
         """The number of pending deliveries of each subscriber; called before the writer runs."""
         query = "SELECT subscriber, count(*) FROM deliveries WHERE body IS NOT NULL OR seq >= ? GROUP BY subscriber"
@@ -941,27 +921,12 @@ def check_format(db: apsw.Connection, folder: Path) -> None:
     for *row, crc in rows:
         if len(row) == 2 and crc == crc_of(row) and not meta_fault(*row):
             version = msgspec.json.decode(row[1])
-            if version not in (OLD_FORMAT, FORMAT):
+            if version != FORMAT:
                 db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
                 raise StoreFailed(
                     f"the store in {folder} has format {version}, and this version of hitbox reads format {FORMAT}: "
                     "use the version that wrote it, or a newer one. Nothing was changed"
                 )
-
-
-def copy_store(db: apsw.Connection, folder: Path, to: Path) -> None:
-    """Copy an open store to a new folder: the database as `db` sees it now, and the commit marker."""
-    to.mkdir(mode=0o700)
-    os.close(os.open(to / "hitbox.db", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-    with contextlib.closing(apsw.Connection(str(to / "hitbox.db"))) as new:
-        new.execute("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF")  # synced below
-        with new.backup("main", db, "main") as copy:
-            copy.step(-1)
-    shutil.copy2(folder / FILE_NAME, to / FILE_NAME)
-    for name in ("hitbox.db", FILE_NAME):
-        with (to / name).open("rb") as file:
-            os.fsync(file.fileno())
-    sync_folder(to)
 
 
 def _casefold(*texts: object) -> str:
