@@ -22,6 +22,7 @@ from hitbox.broker.client.prefetch import FIRST_WINDOW, PrefetchWindow
 from hitbox.broker.delivery.mailbox import MEMORY_ROWS, Mailbox
 from hitbox.broker.delivery.mailbox import Delivery as MailboxDelivery
 from hitbox.broker.errors import BadRequest
+from hitbox.broker.http import websocket
 from hitbox.broker.http.websocket import DeliveryNumbers
 from hitbox.broker.settings import Options
 from hitbox.broker.subscriptions import Subscriber
@@ -547,27 +548,58 @@ def test_a_handler_that_fails_is_logged(tmp_path: Path, caplog: pytest.LogCaptur
 
 def test_ranges_of_numbers() -> None:
     numbers = DeliveryNumbers()
-    assert (numbers.add([70, 71, 90]), numbers.add([]), numbers.add([71, 95])) == (1, 4, 4)
+    sent = [numbers.add(seqs, set) for seqs in ([70, 71, 90], [], [71, 95])]
+    assert sent == [1, 4, 4]
     assert numbers.take([]) == []
     assert numbers.take([(0, 0), (6, 2**53)]) == []  # what was never sent
     assert numbers.take([(2, 2), (2, 2)]) == [71]
     assert numbers.take([(2, 3), (1, 2), (3, 3)]) == [70, 90]  # overlapping, one of them acknowledged already
-    assert numbers.take([(0, 2**53), (4, 5)]) == [71, 95]
+    assert numbers.take([(0, 2**53), (4, 5)]) == [95]  # 71, too, was acknowledged: under the number that it had before
     assert numbers.take([(1, 2**53)]) == []
     with pytest.raises(BadRequest, match=r"\[3, 2\] ends before"):
         numbers.take([(3, 2)])
-    assert numbers.add([1, 2]) == 6
+    assert numbers.add([1, 2], set) == 6
+
+
+def test_a_delivery_that_is_sent_again_keeps_the_number_before() -> None:
+    numbers = DeliveryNumbers()
+    for _ in range(3):
+        numbers.add([70, 71], set)
+    assert numbers.take([(1, 2)]) == []
+    assert numbers.take([(3, 3), (5, 5)]) == [70]
+    assert numbers.take([(1, 6)]) == [71]
+    assert numbers._seqs == numbers._latest == numbers._former == {}
+
+
+def test_what_is_outstanding_keeps_its_number() -> None:
+    """However much was refused, acknowledged, or became a dead letter since; and nothing else is kept for long."""
+    numbers, held = DeliveryNumbers(), {1}
+    numbers.add([1], lambda: held)
+    for first in range(2, 150_000, 500):
+        some = range(first, first + 500)
+        held.update(some)
+        numbers.add(some, lambda: held)
+        held.difference_update(some)
+        if first % 1000:
+            numbers.forget(some)
+    assert len(numbers._seqs) <= 20_000
+    assert numbers.take([(1, 1)]) == [1]
+    held.update(range(200_000, 260_000))
+    for first in range(200_000, 260_000, 500):
+        numbers.add(range(first, first + 500), lambda: held)
+    assert set(numbers.take([(1, 2**53)])) >= set(range(200_000, 260_000))
+    assert numbers._seqs == {}
 
 
 def test_wide_ranges_cost_no_more_than_narrow_ones() -> None:
     numbers = DeliveryNumbers()
-    numbers.add(range(20_000))
+    numbers.add(range(20_000), set)
     wide = [(2**40 + n, 2**52) for n in range(10_000)]
     assert numbers.take(wide) == []
     assert numbers.take([*wide, (5, 2**53)]) == list(range(4, 20_000))
-    for _ in range(5):  # sent again and again, never acknowledged: the newest stay
-        numbers.add(range(10_000))
-    assert numbers.take([(1, 2**53)])[-10_000:] == list(range(10_000))
+    for _ in range(5):  # sent again and again, never acknowledged
+        numbers.add(range(10_000), lambda: set(range(10_000)))
+    assert numbers.take([(1, 2**53)]) == list(range(10_000))
 
 
 def test_acknowledgements_of_many_are_one_operation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -598,6 +630,47 @@ def test_acknowledgements_of_many_are_one_operation(tmp_path: Path, monkeypatch:
                 assert broker.statistics.counts["acked"] == turn * 40
             assert sum(groups) == 120
             assert len(groups) < 60
+
+    asyncio.run(asyncio.wait_for(scenario(), 120))
+
+
+def test_a_delivery_that_is_held_is_acknowledged_by_its_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after many others were refused. A range that contains numbers of refused ones does not acknowledge them."""
+    monkeypatch.setattr(websocket, "MOST", 500)
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url), connect(f"ws{url[4:]}/v1/connect") as socket:
+
+            async def say(**message: Any) -> None:
+                await socket.send(json.dumps(message))
+
+            put = [{"name": "s", "where": "qty > 0"}]
+            options = {"max_tries": 2, "backoff_seconds": 0.01, "visibility_seconds": 60}
+            await say(type="hello", subscriber="ann", window=1000, put=put, options=options)
+            await socket.recv()
+            for _ in range(6):
+                await broker.publish([item(qty=1)] * 200)
+            refused = 0
+            while refused < 2 * 1199:
+                seqs = [d["seq"] for d in json.loads(await socket.recv())["deliveries"] if d["seq"] > 1]
+                refused += len(seqs)
+                await say(type="nack", seqs=seqs)
+                await say(type="extend", seqs=[1])
+            ann = broker.mailbox("ann")
+            await until(lambda: ann.dead == 1199)
+            await say(type="ack", ranges=[[1, 1]])
+            await until(lambda: not ann.pending)
+            assert not ann.in_flight
+            assert broker.statistics.counts["acked"] == 1
+            await say(type="ack", ranges=[[1, 2**53]])
+            await say(type="window", size=1)
+            await broker.publish([item(qty=1)] * 2)
+            again = json.loads(await socket.recv())
+            await say(type="nack", seqs=[again["deliveries"][0]["seq"]])
+            await say(type="ack", ranges=[[1, again["first"]]])
+            third = json.loads(await socket.recv())["deliveries"][0]
+            assert third["seq"] in (1201, 1202)
+            assert ann.pending == 2
 
     asyncio.run(asyncio.wait_for(scenario(), 120))
 

@@ -340,6 +340,11 @@ class Mailbox:
         delivery = self.in_flight.get(seq)
         return delivery is not None and delivery.holder is not None
 
+    def outstanding(self) -> set[int]:
+        """The events whose deliveries are in memory: sent, in a pause, or ready. What was given to a connection that is
+        still there, and is pending, is among them."""
+        return self.in_flight.keys() | {delivery.seq for queue in self._ready for delivery in queue}
+
     def drop(self, seqs: Iterable[int]) -> None:
         """Forget deliveries that were deleted from the store."""
         seqs = list(seqs)

@@ -14,8 +14,8 @@
 
 One message carries many deliveries. They are numbered on each connection, from 1 on: `first` is the number of the first
 one. An "ack" names ranges of these numbers, both ends included; [1, n] is everything up to n. Numbers that were not
-sent, or are acknowledged already, are ignored, so ranges may overlap. `seqs` names events instead, for a delivery that
-came on an earlier connection.
+sent, or are acknowledged or refused already, are ignored, so ranges may overlap. `seqs` names events instead, for a
+delivery that came on an earlier connection.
 
 "format": "cloudevents" in a hello asks for deliveries with a whole CloudEvent, with its data, in "cloudevent".
 
@@ -36,9 +36,9 @@ import contextlib
 import logging
 import secrets
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -277,7 +277,7 @@ class Session(Receiver):
             return False
         try:
             message = self._message(text)
-            seqs = self._numbers.take(message.ranges) + message.seqs
+            seqs = self._acknowledged(message)
         except HitboxError:
             return False  # it is queued, and `_receive` says what is wrong
         try:
@@ -288,6 +288,11 @@ class Session(Receiver):
             self._lookup.add_done_callback(self._looked_up)
         return True
 
+    def _acknowledged(self, message: Ack) -> list[int]:
+        """The events whose deliveries a message acknowledges."""
+        self._numbers.forget(message.seqs)
+        return self._numbers.take(message.ranges) + message.seqs
+
     def _looked_up(self, _: asyncio.Future[None]) -> None:
         self._lookup = None
 
@@ -295,10 +300,11 @@ class Session(Receiver):
         """Apply an ack, nack or extend. Looking up unknown numbers delays only the connection that sent them."""
         match message:
             case Ack():
-                asked = self.broker.tracker.acknowledge(mailbox, self._numbers.take(message.ranges) + message.seqs)
+                asked = self.broker.tracker.acknowledge(mailbox, self._acknowledged(message))
                 if asked is not None:
                     await asked
             case Nack():
+                self._numbers.forget(message.seqs)
                 self.broker.tracker.refuse(mailbox, message.seqs, self)
             case Extend():
                 mailbox.extend(message.seqs, self)
@@ -352,7 +358,10 @@ class Session(Receiver):
     def _frame(self, mailbox: Mailbox, deliveries: list[Delivery]) -> bytes:
         encoded = b",".join([self._encoded(d) for d in deliveries])
         seqs = [] if mailbox.subscriber.ephemeral else [d.seq for d in deliveries]
-        return b'{"type":"deliveries","first":%d,"deliveries":[%b]}' % (self._numbers.add(seqs), encoded)
+        return b'{"type":"deliveries","first":%d,"deliveries":[%b]}' % (
+            self._numbers.add(seqs, mailbox.outstanding),
+            encoded,
+        )
 
     def _encoded(self, d: Delivery) -> bytes:
         return d.encode(as_cloudevent(d.seq, d.time, d.body) if self._format == "cloudevents" else None)
@@ -424,27 +433,44 @@ async def close_socket(socket: WebSocket, code: int, reason: str) -> None:
 
 
 class DeliveryNumbers:
-    """The deliveries that were sent on a connection and not acknowledged: {number: seq}, numbers ascending.
+    """The deliveries that were sent on a connection and not answered: {number: seq}, numbers ascending.
 
-    A delivery that is sent again gets another number; the old one stays valid. So there may be more of them than the
-    window allows, and the oldest are forgotten.
+    A delivery that is sent again after its time-out gets another number, and the one before stays valid. What the
+    client has acknowledged or refused has no number any more. What is over for another reason, such as a dead letter
+    after a time-out, is left out when there are many: so there are at most four times as many as are outstanding.
     """
 
     def __init__(self) -> None:
         self._next = 1
         self._seqs: dict[int, int] = {}
+        self._latest: dict[int, int] = {}  # {seq: number}
+        self._former: dict[int, int] = {}  # the same, of deliveries that were sent again: the number before
+        self._many = 2 * MOST
 
-    def add(self, seqs: Sequence[int]) -> int:
-        """Number deliveries; returns the first number."""
+    def add(self, seqs: Sequence[int], outstanding: Callable[[], Set[int]]) -> int:
+        """Number deliveries; returns the first number. `outstanding`: what the subscriber may still acknowledge."""
         first = self._next
         self._next += len(seqs)
+        if again := self._latest.keys() & seqs:
+            for seq in again:
+                self._seqs.pop(self._former.get(seq, 0), None)
+                self._former[seq] = self._latest[seq]
         self._seqs.update(enumerate(seqs, first))
-        if len(self._seqs) > 2 * MOST:
-            self._seqs = dict(islice(self._seqs.items(), len(self._seqs) - MOST, None))
+        self._latest.update(zip(seqs, range(first, self._next), strict=True))
+        if len(self._seqs) > self._many:
+            self.forget(self._latest.keys() - outstanding())
+            self._many = 2 * max(len(self._seqs), MOST)
         return first
 
+    def forget(self, seqs: Iterable[int]) -> None:
+        """These were answered, or are over."""
+        for numbers in (self._latest, self._former) if self._former else (self._latest,):
+            for seq in seqs:
+                self._seqs.pop(numbers.pop(seq, 0), None)
+
     def take(self, ranges: Sequence[tuple[int, int]]) -> list[int]:
-        """Remove the numbers in these ranges; returns what they stand for. The cost does not depend on their width."""
+        """Forget the deliveries whose numbers are in these ranges; returns them. The cost does not depend on the width
+        of the ranges."""
         known, wanted, end = self._seqs, [], 0
         for first, last in sorted(ranges):
             if first > last:
@@ -455,7 +481,10 @@ class DeliveryNumbers:
                 end = last
         if sum(last - first + 1 for first, last in wanted) <= len(known):
             numbers = chain.from_iterable(range(first, last + 1) for first, last in wanted)
-            return [seq for number in numbers if (seq := known.pop(number, None)) is not None]
-        firsts = [first for first, _ in wanted]
-        found = [n for n in known if (at := bisect_right(firsts, n)) and n <= wanted[at - 1][1]]
-        return [known.pop(number) for number in found]
+            found = [seq for number in numbers if (seq := known.get(number)) is not None]
+        else:
+            firsts = [first for first, _ in wanted]
+            found = [seq for n, seq in known.items() if (at := bisect_right(firsts, n)) and n <= wanted[at - 1][1]]
+        found = list(dict.fromkeys(found)) if self._former else found
+        self.forget(found)
+        return found
