@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
@@ -14,8 +15,10 @@ from hypothesis import strategies as st
 
 from hitbox.encoding.arrays import HIGHEST, LOWEST, MISSING
 from hitbox.encoding.codecs import BoolCodec, Codec, FloatCodec, GridCodec, IntCodec, StringCodec, TimestampCodec
-from hitbox.encoding.schema import Attribute
-from hitbox.errors import ValueProblem
+from hitbox.encoding.events import from_table
+from hitbox.encoding.keys import Keys
+from hitbox.encoding.schema import Attribute, Schema
+from hitbox.errors import TableError, ValueProblem
 
 INTS = st.one_of(st.integers(LOWEST, HIGHEST), st.integers(-3, 3), st.sampled_from([LOWEST, HIGHEST, 2**53, 2**53 + 1]))
 FLOATS = st.one_of(
@@ -173,3 +176,63 @@ def test_a_grid_refuses_what_does_not_fit_in_predicates() -> None:
         codec.cut(Decimal("0.1234567"))
     assert codec.key(math.inf) > codec.key(1.0) > codec.key(0.0) > codec.key(-math.inf)
     assert codec.domain() == (0, 2_000_000)
+
+
+LISTS = Keys(
+    Schema({"tags": "string[]", "ns": "int[]", "items": [{"sku": "string", "size": {"w": "float"}, "of": "int[]"}]})
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [
+        (
+            "tags",
+            pa.list_(pa.int32()),
+            "column 'tags': the elements of its lists: a column of int32 is not a column of te",
+        ),
+        ("tags", pa.list_(pa.list_(pa.string())), "is not a column of texts"),
+        ("ns", pa.large_list(pa.string()), "a column of string is not a column of numbers"),
+        ("items", pa.list_(pa.string()), "a column of string is not a column of structs; these are objects"),
+        ("items", pa.list_(pa.struct({"sku": pa.bool_()})), "field 'sku': a column of bool is not a column of texts"),
+        (
+            "items",
+            pa.list_(pa.struct({"size": pa.struct({"w": pa.string()})})),
+            "field 'size': field 'w': a column of str",
+        ),
+        (
+            "items",
+            pa.list_(pa.struct({"size": pa.int8()})),
+            "field 'size': a column of int8 is not a column of structs",
+        ),
+        ("items", pa.list_(pa.struct({"of": pa.int8()})), "field 'of': a column of int8 is not a column of lists"),
+        (
+            "items",
+            pa.list_(pa.struct({"of": pa.list_(pa.bool_())})),
+            "field 'of': the elements of its lists: a column of b",
+        ),
+    ],
+)
+def test_the_elements_of_a_column_of_lists_have_its_type_in_any_row_or_none(
+    name: str, kind: pa.DataType, message: str
+) -> None:
+    for rows in (0, 2):
+        with pytest.raises(TableError, match=re.escape(message)):
+            from_table(LISTS, pa.table({name: pa.nulls(rows, kind)}))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.null(),
+        pa.list_(pa.null()),
+        pa.list_(pa.dictionary(pa.int8(), pa.string())),
+        pa.large_list(pa.large_string()),
+    ],
+)
+def test_columns_of_lists_that_fit(kind: pa.DataType) -> None:
+    assert len(from_table(LISTS, pa.table({"tags": pa.nulls(0, kind)})).low) == 0
+    objects = pa.list_(
+        pa.struct({"sku": pa.null(), "size": pa.null(), "of": pa.list_(pa.uint8()), "other": pa.binary()})
+    )
+    assert len(from_table(LISTS, pa.table({"items": pa.nulls(2, objects)})).low) == 2

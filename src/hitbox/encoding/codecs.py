@@ -492,6 +492,7 @@ class ListCodec(Codec):
             return np.full(len(array), MISSING, np.int64), None
         if not is_list_type(kind):
             raise ValueProblem(f"a column of {kind} is not a column of lists; {self.takes}")
+        _check_elements(self._attribute, kind.value_type)
         bad = np.zeros(len(array), bool)
         for row, value in enumerate(python_values(array, self.fields)):
             try:
@@ -501,6 +502,47 @@ class ListCodec(Codec):
         lengths = pc.list_value_length(array)
         return _masked(*_plain(lengths.cast(pa.int64()))), bad
 
+
+def _check_elements(attribute: Attribute, kind: pa.DataType) -> None:
+    """Raise an error if the type of a list's elements does not fit, in whatever rows there are, or in none."""
+    if attribute.fields is None:
+        try:
+            PLAIN[attribute.element]().attempt(pa.nulls(0, kind))
+        except ValueProblem as problem:
+            raise ValueProblem(f"the elements of its lists: {problem}") from None
+    else:
+        _check_object(attribute.fields, kind, "")
+
+
+def _check_object(fields: Schema, kind: pa.DataType, above: str) -> None:
+    """The same of an object in a list; what is no field of it is not read."""
+    if not pa.types.is_struct(kind):
+        if pa.types.is_null(kind) or pa.types.is_map(kind):
+            return
+        raise ValueProblem(f"a column of {kind} is not a column of structs; these are objects")
+    for field in kind:
+        name = f"{above}.{field.name}" if above else field.name
+        try:
+            if name in fields.objects:
+                _check_object(fields, field.type, name)
+            elif name not in fields:
+                continue
+            elif fields[name].is_list:
+                ListCodec(fields[name]).attempt(pa.nulls(0, field.type))
+            else:
+                PLAIN[fields[name].type]().attempt(pa.nulls(0, field.type))
+        except ValueProblem as problem:
+            raise ValueProblem(f"field {field.name!r}: {problem}") from None
+
+
+PLAIN: dict[str, Callable[[], Codec]] = {
+    "int": IntCodec,
+    "float": FloatCodec,
+    "bool": BoolCodec,
+    "string": StringCodec,
+    "timestamp": TimestampCodec,
+}
+"""The codecs of attributes without a grid."""
 
 FLOAT64, INT64 = struct.Struct("<d"), struct.Struct("<q")
 

@@ -17,30 +17,19 @@ from numpy.typing import NDArray
 
 from hitbox.encoding.arrays import Space
 from hitbox.encoding.codecs import (
+    PLAIN,
     AnyCodec,
-    BoolCodec,
     Codec,
     DurationCodec,
-    FloatCodec,
     GridCodec,
-    IntCodec,
     ListCodec,
     NumberCodec,
     StringCodec,
-    TimestampCodec,
 )
 from hitbox.encoding.documents import Document
 from hitbox.encoding.schema import Attribute, Schema
 from hitbox.encoding.string_dictionary import Dictionary, Relabel, Texts
 from hitbox.errors import DamagedArray, SchemaError
-
-PLAIN: dict[str, Callable[[], Codec]] = {
-    "int": IntCodec,
-    "float": FloatCodec,
-    "bool": BoolCodec,
-    "timestamp": TimestampCodec,
-}
-
 
 DERIVED: dict[str, Callable[[], Codec]] = PLAIN | {
     "duration": DurationCodec,

@@ -162,6 +162,9 @@ def event_columns(events: DataFrame, schema: Schema, allow_missing: bool) -> lis
         raise no_column(absent, others)
     objects = objects_of(wanted, events.columns)
     fields = [field for field in events.schema.fields if field.name in {*wanted, *objects}]
+    for name in schema.objects.intersection(events.columns):
+        if not isinstance(kind := events.schema[name].dataType, T.StructType):
+            raise TableError(f"events: column {name!r} is an object: it takes a struct, not {kind.simpleString()}")
     try:
         from_table(Keys(schema), documents(empty_table(fields), wanted, objects))
     except HitboxError as problem:
