@@ -42,6 +42,7 @@ from hitbox.spark.columns import (
 from hitbox.spark.match_task import FORMS, RESULTS, Job
 from hitbox.spark.part_match import match_by_part
 from hitbox.spark.stream_task import EXTRA_FIELDS, FIGURES, VERSION, StreamTask, figures
+from hitbox.spark.task_errors import plainly
 from hitbox.spark.task_progress import STREAM_MATCH, TABLE_MATCH, show_matches
 from hitbox.spark.versions import chosen
 from hitbox.spark.worker_check import require_hitbox
@@ -175,7 +176,7 @@ def run(events: DataFrame, job: Job, schema: T.StructType, name: str = TABLE_MAT
         return job(batch.rename_columns(read) for batch in batches)
 
     match_partition.__name__ = name
-    return numbered_columns(events, read).mapInArrow(match_partition, schema)
+    return numbered_columns(events, read).mapInArrow(plainly(match_partition), schema)
 
 
 def _read(job: Job) -> list[str]:
@@ -220,7 +221,7 @@ def _on_stream(
     if by_part:
         found = match_by_part(events, read, job, result, parts, id_type, task)
     else:
-        found = numbered_columns(events, read).mapInArrow(match_partition, result)
+        found = numbered_columns(events, read).mapInArrow(plainly(match_partition), result)
     return found.observe(metrics, *figures()).where(F.col(FIGURES).isNull()).drop(FIGURES)
 
 

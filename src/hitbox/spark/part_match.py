@@ -43,6 +43,7 @@ from hitbox.spark.batch_version import Version
 from hitbox.spark.column_names import numbered_columns
 from hitbox.spark.match_task import Counted, Job, Slicer, first_of_each, opened
 from hitbox.spark.stream_task import StreamTask
+from hitbox.spark.task_errors import plainly
 from hitbox.spark.task_progress import STREAM_MATCH, TABLE_MATCH
 
 BLOCKS = "block long, checksum long, parts int, events binary"
@@ -89,7 +90,7 @@ def match_by_part(
         return work.merge(batches)
 
     part = F.explode(F.sequence(F.lit(0), F.col("parts") - 1))
-    copies = numbered_columns(events, read).mapInArrow(blocks, BLOCKS).withColumn("part", part)
+    copies = numbered_columns(events, read).mapInArrow(plainly(blocks), BLOCKS).withColumn("part", part)
     task = F.col("part") * each + F.pmod("block", F.lit(each))
     copies = copies.withColumn("task", F.pmod(task, F.lit(parts * each)).cast("int"))
     if hasattr(copies, "repartitionById"):
@@ -97,8 +98,9 @@ def match_by_part(
     else:  # before Spark 4.1: some tasks may get two parts, others none
         copies = copies.repartition(parts * each, "task")
     if not work.merges:
-        return copies.mapInArrow(match, schema)
-    return copies.mapInArrow(match, PIECES).repartition(cores, "block").mapInArrow(merge, schema)
+        return copies.mapInArrow(plainly(match), schema)
+    pieces = copies.mapInArrow(plainly(match), PIECES)
+    return pieces.repartition(cores, "block").mapInArrow(plainly(merge), schema)
 
 
 def _cores(spark: SparkSession) -> int:

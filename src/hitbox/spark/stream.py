@@ -33,6 +33,7 @@ from hitbox.spark.columns import require_frame, require_name, require_names
 from hitbox.spark.match import prepare, run, with_version
 from hitbox.spark.match_task import passed
 from hitbox.spark.store_settings import spark_address
+from hitbox.spark.task_errors import error_in, raised_again
 from hitbox.spark.task_progress import STREAM_MATCH, job_description
 from hitbox.spark.worker_check import require_hitbox
 from hitbox.storage.addresses import is_remote, join, resolve, scheme_of, without_passwords
@@ -132,7 +133,7 @@ def stop(query: StreamingQuery) -> None:
     problem = query.exception()
     query.stop()
     if problem is not None:
-        raise HitboxError(f"the stream failed: {problem}")
+        raise HitboxError(f"the stream failed: {error_in(str(problem)) or problem}")
 
 
 def stream_name(checkpoint: str) -> str:
@@ -218,7 +219,7 @@ class Batch:
         began = time.perf_counter()
         version = self._pin(batch_id)
         job, schema = self.asked.prepare(events, version)
-        with self._counting() as counts:
+        with self._counting() as counts, raised_again():
             matches = with_version(run(events, replace(job, counts=counts), schema, STREAM_MATCH), version)
             doing = f"hitbox: batch {batch_id} against version {version} of {without_passwords(self.asked.path)}"
             self.output.write(matches, batch_id, doing)

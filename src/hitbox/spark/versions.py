@@ -29,6 +29,7 @@ from hitbox.index.state import IndexState
 from hitbox.spark import snapshot_files
 from hitbox.spark.columns import ID_TYPES
 from hitbox.spark.session import session
+from hitbox.spark.task_errors import plainly
 from hitbox.spark.worker_check import require_hitbox
 from hitbox.storage import retention
 from hitbox.storage.addresses import resolve, without_passwords
@@ -111,7 +112,7 @@ def diff(path: str, a: int, b: int | None = None, *, spark: SparkSession | None 
     def compare(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task(batches)
 
-    return numbers.repartition(max(1, len(task.parts()))).mapInArrow(compare, schema)
+    return numbers.repartition(max(1, len(task.parts()))).mapInArrow(plainly(compare), schema)
 
 
 CONTENT = T.StructType(
