@@ -4,8 +4,12 @@
     keep="7 days"      every version that was current at some time in the last seven days (or a timedelta)
 
 The manifest of each version records `time`, `operation`, `replaces` (the version that was current before it) and
-`keep`. A writer that says nothing about `keep` takes over what the version before it recorded. Times never go back from
-one version to the next, whatever the clocks of the writers say. Manifests of an older hitbox have none of these.
+`keep`. A writer that says nothing about `keep` takes over what the version before it recorded. Manifests of an older
+hitbox have none of these.
+
+Times are those of the writers' clocks, which may disagree. Within AGREEMENT a time does not go back from one version to
+the next. A version whose time is further ahead was published by a clock that is wrong: the next one records its own
+time. And whoever reads a time that has not come yet knows that the version is there already.
 """
 
 from __future__ import annotations
@@ -23,6 +27,11 @@ KEPT_VERSIONS = 2
 
 Keep = int | str | timedelta
 Moment = str | datetime
+
+AGREEMENT = timedelta(minutes=1)
+"""How far the clocks of writers may differ."""
+
+EVER = datetime.min.replace(tzinfo=UTC)
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _LENGTH = re.compile(
@@ -71,7 +80,7 @@ def now() -> datetime:
 def recorded(last: Mapping[str, Any], before: int | None, operation: str, keep: Keep | None) -> dict[str, Any]:
     """What the manifest of the next version records. `last`: the manifest of the version before it, as far as known."""
     time, previous = now(), time_of(last)
-    if previous is not None and previous >= time:
+    if previous is not None and time <= previous <= time + AGREEMENT:
         time = previous + timedelta(microseconds=1)
     text: Any = last.get("keep")
     if keep is not None:
@@ -110,18 +119,22 @@ def kept(
 ) -> set[int]:
     """Which versions stay, of all that were current, oldest first and the current one last.
 
-    A version was current until the next one was published. If that moment is not known, a later one stands for it.
+    A version was current until the next one was published. If that moment is not known, or cannot be true, a later one
+    stands for it.
     """
     if isinstance(keep, int):
         return set(were_current[-keep:])
+    clock = now()
     try:
-        since = now() - keep
+        since = clock - keep
     except OverflowError:
         return set(were_current)
 
     def ended_since(at: int) -> bool:
+        began = time(were_current[at])
+        first = EVER if began is None or began > clock else began
         times = map(time, were_current[at + 1 :])
-        ended = next((time for time in times if time is not None), None)
+        ended = next((time for time in times if time is not None and first <= time <= clock), None)
         return ended is None or ended > since
 
     return set(were_current[bisect_left(range(len(were_current)), True, key=ended_since) :])
@@ -150,9 +163,16 @@ def check_choice(version: int | None, as_of: Moment | None) -> None:
 
 
 def current_at(path: object, when: Moment, history: Sequence[Mapping[str, Any]]) -> int:
-    """The version that was current at a point in time. `history`: manifests, oldest first, the current one last."""
-    asked = moment(when)
-    timed = [(at, time) for at, facts in enumerate(history) if (time := time_of(facts)) is not None]
+    """The version that was current at a point in time. `history`: manifests, oldest first, the current one last.
+
+    A version whose time has not come yet counts from that of the version before it.
+    """
+    asked, clock = moment(when), now()
+    timed: list[tuple[int, datetime]] = []
+    for number, facts in enumerate(history):
+        time = time_of(facts)
+        if time is not None:
+            timed.append((number, timed[-1][1] if timed and time > clock else time))
     at = max((at for at, time in timed if time <= asked), default=None)
     if at is None:
         known = "none of its versions records its time"
