@@ -119,7 +119,8 @@ def test_refusals_are_counted_by_reason(tmp_path: Path) -> None:
             name = "hitbox_refused_requests_total{{reason={}}}"
             counts = {reason: found[name.format(reason)] for reason in broker.statistics.refusals}
             assert counts == {
-                "token": 0, "forbidden": 1, "late": 1, "size": 1, "busy": 0, "unavailable": 1, "full": 0,
+                "invalid": 1, "conflict": 0, "token": 0, "forbidden": 1, "late": 1, "size": 1, "busy": 0,
+                "unavailable": 1, "full": 0,
             }  # fmt: skip
 
     asyncio.run(scenario())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from urllib.parse import quote
 import msgspec
 import typer
 
-from hitbox.broker.admin_cli import HERE, AsJson, Token, Url, ask, moment, output, plain, table
+from hitbox.broker.admin_cli import HERE, AsJson, Token, Url, Yes, ask, moment, output, plain, table
 from hitbox.broker.data_folder import check_folder, folder_errors, has_store
 from hitbox.broker.errors import Unknown
 from hitbox.console.errors import plain_errors
@@ -40,13 +41,21 @@ def create_token(
     days: Annotated[float, typer.Option(min=0, help="Expires after this many days; 0: never.")] = 0,
     note: Annotated[str, typer.Option(help="What it is for.")] = "",
     data: Stopped = None,
+    yes: Yes = False,
     url: Url = HERE,
     token: Token = "",
 ) -> None:
     """Create a token of a principal and print it; it is shown only now. The first one of a broker has all rights."""
     body = {"roles": role or None, "expires": time.time() + days * 86_400 if days else None, "note": note}
     if data is None:
-        typer.echo(ask(url, token, "POST", "/v1/tokens", {"principal": principal, **body})["token"])
+        if not yes and sys.stdin.isatty() and ask(url, token, "GET", "/v1/whoami")["token"] is None:
+            connections = ask(url, token, "GET", "/v1/stats")["connections"]
+            held = counted(connections, "connection of a subscriber is", "connections of subscribers are")
+            typer.confirm(f"From then on every request needs a token, and {held} closed. Go on?", abort=True, err=True)
+        made = ask(url, token, "POST", "/v1/tokens", {"principal": principal, **body})
+        for warning in made["warnings"]:
+            typer.echo(f"hitbox: {warning}", err=True)
+        typer.echo(made["token"])
         return
     from hitbox.broker.access import directory
     from hitbox.broker.access.principals import TokenSettings
@@ -66,14 +75,14 @@ def list_tokens(data: Stopped = None, as_json: AsJson = False, url: Url = HERE, 
         found = ask(url, token, "GET", "/v1/tokens")["tokens"]
     else:
         with stopped(data) as store:
-            found = [one.describe() for one in directory.list_in_folder(store)]
+            found = directory.list_in_folder(store)
 
     def lines() -> Iterable[str]:
         rows = [
             [
                 one["id"],
                 one["principal"],
-                "all" if one["roles"] is None else ", ".join(one["roles"]),
+                ", ".join(one["allowed"]) or "none",
                 "never" if one["expires"] is None else moment(one["expires"]),
                 one["note"],
             ]

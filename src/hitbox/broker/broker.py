@@ -152,9 +152,10 @@ class Broker:
     async def start(self) -> None:
         """Start. Events that a crash left unmatched are matched first. Waits for no write: the disk may be full."""
         self.change_barrier = ChangeBarrier()
-        pending = self.store.pending()
-        for subscriber in self.registry.by_number.values():
-            self.mailboxes[subscriber.number] = Mailbox(subscriber, pending.get(subscriber.number, 0), self._busy)
+        pending, losses = self.store.pending(), self.store.losses()
+        for number, subscriber in self.registry.by_number.items():
+            self.mailboxes[number] = mailbox = Mailbox(subscriber, pending.get(number, 0), self._busy)
+            mailbox.dropped, mailbox.expired, mailbox.dead = losses.get(number, (0, 0, 0))
         self.writer = self._make_writer(self.store, asyncio.get_running_loop(), self._retain)
         self.tracker = DeliveryTracker(self.store, self.writer, self.statistics, self.settings, self.telemetry)
         self.expiry = ExpirySearch(self.tracker, self.mailboxes)
@@ -331,16 +332,24 @@ class Broker:
             return nothing
         if size <= LARGE and are_few(items):
             return self.accept_now(items, caller)
-        while True:
-            predicates = self.directory.predicates
-            bodies = await asyncio.to_thread(self._permitted, items, caller)
-            caller.check(PUBLISH)
-            if self.directory.predicates is predicates:  # otherwise rights or the schema changed during the check
-                return self._accept_checked(items, bodies, caller.name)
+        try:
+            while True:
+                predicates = self.directory.predicates
+                bodies = await asyncio.to_thread(self._permitted, items, caller)
+                caller.check(PUBLISH)
+                if self.directory.predicates is predicates:  # otherwise rights or the schema changed during the check
+                    return self._accept_checked(items, bodies, caller.name)
+        except HitboxError:
+            self.statistics.counts["refused"] += len(items)
+            raise
 
     def accept_now(self, items: Sequence[PublishedEvent], caller: Caller) -> asyncio.Future[int]:
         """The same for a few events (`are_few`) that are not LARGE, at once."""
-        return self._accept_checked(items, self._permitted(items, caller), caller.name)
+        try:
+            return self._accept_checked(items, self._permitted(items, caller), caller.name)
+        except HitboxError:
+            self.statistics.counts["refused"] += len(items)
+            raise
 
     def _permitted(self, items: Sequence[PublishedEvent], caller: Caller) -> list[bytes]:
         """The JSON texts to store, of events that the caller may publish."""
@@ -407,7 +416,6 @@ class Broker:
         if self.closing or self.failed:
             raise StoreFailed(f"the broker failed: {self.failed!r}" if self.failed else "the broker is shutting down")
         if self.waiting + count > s.max_waiting or self.waiting_bytes + size > s.max_waiting_bytes:
-            self.statistics.counts["refused"] += count
             rate = self.statistics.history[-1]["published"] if self.statistics.history else 0.0
             hint = min(max(self.waiting / max(rate, 1000.0), 0.05), 5.0)
             raise Overloaded(f"{self.waiting} events wait already; try again in {hint:.2f} s", hint)
@@ -439,6 +447,7 @@ class Broker:
     def _refuse_arrived(self, publish: Publish, problem: BaseException) -> None:
         """A publish that was accepted is not stored."""
         items, bodies, accepted, _, charge = publish
+        self.statistics.counts["refused"] += len(items)
         if charge is not None:
             self.directory.usage.give_back(charge)
         self.release_waiting(len(items), sum(map(len, bodies)))
@@ -462,7 +471,6 @@ class Broker:
         """A group of events is durable, or cannot be stored. Queue them for matching, and tell the publishers."""
         problem = StoreFailed("the broker was stopped") if stored.cancelled() else stored.exception()
         if problem is not None:
-            self._count_refused(problem, sum(len(items) for items, *_ in group))
             for publish in group:
                 self.change_barrier.leave(len(publish[0]))
                 self._refuse_arrived(publish, problem)
@@ -479,10 +487,6 @@ class Broker:
             self.statistics.counts["published"] += len(items)
             first += len(items)
         self._work.set()
-
-    def _count_refused(self, problem: BaseException | None, events: int) -> None:
-        if isinstance(problem, StoreFull):
-            self.statistics.counts["refused"] += events
 
     def _queue(self, accepted: AcceptedEvent, item: PublishedEvent) -> None:
         """Queue an event for matching."""
@@ -506,7 +510,7 @@ class Broker:
     ) -> None:
         """Delayed events are durable, or cannot be stored."""
         if stored.cancelled() or stored.exception() is not None:
-            self._count_refused(None if stored.cancelled() else stored.exception(), len(bodies))
+            self.statistics.counts["refused"] += len(bodies)
             if charge is not None:
                 self.directory.usage.give_back(charge)
             return

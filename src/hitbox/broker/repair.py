@@ -295,6 +295,7 @@ def _fill(folder: Path, rows: dict[str, list[Row]], done: Repair) -> None:
         store.principals.insert(rows["principals"])
         store.tokens.insert(rows["tokens"])
         store.owners.insert(_owned(rows, "owners", 0, known, done))
+        store.tables["losses"].insert(_owned(rows, "losses", 0, known, done))
         dead = _owned(rows, "dead", 1, known, done)
         store.dead.insert(dead)
         store.ledger.changed_entry("dead").last = max([row[0] for row in dead], default=0)

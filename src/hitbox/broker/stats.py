@@ -64,7 +64,17 @@ class Histogram:
         return found
 
 
-REFUSALS = {401: "token", 403: "forbidden", 408: "late", 413: "size", 429: "busy", 503: "unavailable", 507: "full"}
+REFUSALS = {
+    400: "invalid",
+    401: "token",
+    403: "forbidden",
+    408: "late",
+    409: "conflict",
+    413: "size",
+    429: "busy",
+    503: "unavailable",
+    507: "full",
+}
 
 
 class Statistics:

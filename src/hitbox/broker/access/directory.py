@@ -42,7 +42,7 @@ from hitbox.broker.store.group_commit import Writer
 from hitbox.broker.store.store import Store
 from hitbox.broker.subscriptions import SubscriptionRegistry
 from hitbox.encoding.schema import Schema
-from hitbox.errors import HitboxError
+from hitbox.errors import HitboxError, counted
 from hitbox.index.index import Index
 
 LONGEST_WAIT = 3600.0
@@ -204,7 +204,7 @@ class Directory:
             raise NotAllowed("the token has expired")
         if limits.roles is None:
             return principal
-        return msgspec.structs.replace(principal, roles=[role for role in principal.roles if role in limits.roles])
+        return msgspec.structs.replace(principal, roles=token.allowed(principal))
 
     def quotas(self, name: str) -> Principal:
         """The quotas of a principal; those of nobody, and of one that cannot be read, are none."""
@@ -326,6 +326,8 @@ class Directory:
             await writer.submit(lambda: _add(self.store, token, first))
             self.tokens[token.id] = token
             if first:
+                for warning in self.first_token_warnings():
+                    log.warning("the first token was made: %s", warning)
                 self.principals[principal] = EVERYTHING
                 self.protected = True
                 self._recheck()
@@ -371,6 +373,17 @@ class Directory:
             ):  # fmt: skip
                 return
         raise Conflict("this would take the last unlimited manager's rights away, and nobody could give them back")
+
+    def describe_tokens(self) -> list[dict[str, Any]]:
+        tokens = sorted(self.tokens.values(), key=lambda one: (one.principal, one.id))
+        return [one.describe(self.principals.get(one.principal)) for one in tokens]
+
+    def first_token_warnings(self) -> list[str]:
+        """What the first token would do to those who are connected."""
+        if self.protected or not self._watched:
+            return []
+        closed = counted(len(self._watched), "connection without one is", "connections without one are")
+        return [f"from now on every request needs a token, and {closed} closed"]
 
     def describe_principals(self) -> list[dict[str, Any]]:
         found = []
@@ -486,11 +499,13 @@ def create_in_folder(store: Store, principal: str, given: TokenSettings) -> tupl
     return token, text
 
 
-def list_in_folder(store: Store) -> list[Token]:
+def list_in_folder(store: Store) -> list[dict[str, Any]]:
     _migrate(store)
+    principals = {name: msgspec.json.decode(raw, type=Principal) for name, raw, _ in store.principals.scan()}
     found = []
     for id, principal, hash, raw, _ in store.tokens.scan():
-        found.append(Token(id, principal, hash, msgspec.json.decode(raw, type=TokenSettings)))
+        token = Token(id, principal, hash, msgspec.json.decode(raw, type=TokenSettings))
+        found.append(token.describe(principals.get(principal)))
     return found
 
 

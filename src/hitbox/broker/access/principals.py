@@ -79,9 +79,16 @@ class Token(msgspec.Struct, frozen=True):
     hash: str
     settings: TokenSettings
 
-    def describe(self) -> dict[str, Any]:
-        """What may be shown: not the hash."""
-        return {"id": self.id, "principal": self.principal, **msgspec.to_builtins(self.settings)}
+    def allowed(self, principal: Principal | None) -> list[Role]:
+        """The roles that it has now: those of its principal, as far as it is not limited to some."""
+        roles = [] if principal is None else principal.roles
+        limit = self.settings.roles
+        return roles if limit is None else [role for role in roles if role in limit]
+
+    def describe(self, principal: Principal | None) -> dict[str, Any]:
+        """What may be shown: not the hash. `allowed`: what it may do now, with the roles of its principal."""
+        found = {"id": self.id, "principal": self.principal, **msgspec.to_builtins(self.settings)}
+        return {**found, "allowed": list(self.allowed(principal))}
 
 
 def new_token() -> tuple[str, str]:

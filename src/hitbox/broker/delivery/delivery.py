@@ -147,11 +147,13 @@ class DeliveryTracker:
 
     def _remove_expired(self, mailbox: Mailbox, keys: list[tuple[int, int]]) -> asyncio.Future[int]:
         number = mailbox.subscriber.number
-        gone = self.writer.submit(
-            lambda: sum(self.store.acknowledge((number, *key) for key in keys).values()),
-            mandatory=True,
-            frees_space=self._are_stored(keys),
-        )
+
+        def remove() -> int:
+            count = sum(self.store.acknowledge((number, *key) for key in keys).values())
+            self.store.add_losses(number, expired=count)
+            return count
+
+        gone = self.writer.submit(remove, mandatory=True, frees_space=self._are_stored(keys))
         self._count_removed(mailbox, gone).add_done_callback(
             lambda done: None if done.cancelled() or done.exception() else self._count_expired(mailbox, done.result())
         )
@@ -389,6 +391,7 @@ class DeliveryTracker:
             if spooled:
                 self.store.add_dead_letters(number, keys, 0, OVER_LIMIT, most)
             self.store.acknowledge((number, *key) for key in (late if spooled else late + keys))
+            self.store.add_losses(number, dropped=0 if spooled else len(keys), expired=len(late))
             return late, keys
 
         return remove

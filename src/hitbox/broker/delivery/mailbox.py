@@ -137,6 +137,7 @@ class Mailbox:
         self.written: deque[tuple[float, int]] = deque()
         """(time, seq) of what was written to the latest event stream and is not acknowledged, in this order."""
         self.webhook_problem = ""  # why its latest request failed
+        self.webhook_session: Connection | None = None  # that of the webhook, while it receives the deliveries
         self.webhook_requests = 0  # since it was set, or the broker started
         self.within_limit = True  # has been within its limit since it was disconnected for exceeding it
 
@@ -422,6 +423,11 @@ class Mailbox:
     def connection_count(self) -> int:
         return len(self._consumers)
 
+    def is_reached(self) -> bool:
+        """Whether somebody gets the deliveries: a webhook whose latest request failed does not."""
+        failing = self.webhook_session if self.webhook_problem else None
+        return any(one.connection is not failing for one in self._consumers.values())
+
     def is_connected(self, connection: Connection) -> bool:
         return id(connection) in self._consumers
 
@@ -493,7 +499,7 @@ class Mailbox:
         return {
             "name": s.name,
             "ephemeral": s.ephemeral,
-            "connected": self.connected is not None,
+            "connected": self.is_reached(),
             "connections": len(self._consumers),
             "paused": s.paused,
             "unused_seconds": round(self.unused_seconds(), 1) if s.options.expires_seconds else None,

@@ -340,6 +340,7 @@ class Webhooks:
         session = WebhookSession(self.host.tracker, caller, self._requests, mailbox)
         self._sessions[subscriber.number] = session
         self.host.connect(mailbox, session, session.window)
+        mailbox.webhook_session = session
         task = asyncio.create_task(self._serve(mailbox, session))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -359,6 +360,7 @@ class Webhooks:
         finally:
             self._sessions.pop(mailbox.subscriber.number, None)
             mailbox.disconnect(session)
+            mailbox.webhook_session = None
         if session.gone:
             try:
                 await self.host.disable_webhook(name, session.webhook, "the target answered 410 Gone")

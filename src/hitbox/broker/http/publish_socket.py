@@ -114,6 +114,7 @@ class PublishSession:
             is_large = len(data) > LARGE
             message = await asyncio.to_thread(_decode, data, settings) if is_large else _decode(data, settings)
         except (BadRequest, TooLarge) as problem:
+            self.broker.statistics.counts["refused"] += 1  # nobody knows how many events it has
             self._refused(_frame(data, problem).request, problem)
             return
         try:

@@ -13,7 +13,7 @@ import msgspec
 from starlette.requests import Request
 
 from hitbox.broker import admin, cloudevents
-from hitbox.broker.access.principals import Principal, Role, TokenSettings
+from hitbox.broker.access.principals import Principal, Role, Token, TokenSettings
 from hitbox.broker.access.rights import (
     ANYONE,
     CANCEL,
@@ -42,6 +42,7 @@ from hitbox.broker.subscriptions import Subscription
 from hitbox.broker.turns import in_turns
 from hitbox.broker.webhook import WebhookSettings
 from hitbox.encoding.schema import Schema
+from hitbox.errors import HitboxError
 
 T = TypeVar("T")
 Count = Annotated[int, msgspec.Meta(ge=0, le=1000)]
@@ -240,7 +241,11 @@ async def publish(call: Call) -> Any:
         read = partial(cloudevents.from_request, data, kind, headers, schema, s)
     else:
         read = partial(request_bodies.items, data, kind, s, schema.names)
-    items = await asyncio.to_thread(read) if len(data) > LARGE else read()
+    try:
+        items = await asyncio.to_thread(read) if len(data) > LARGE else read()
+    except HitboxError:
+        call.broker.statistics.counts["refused"] += 1  # nobody knows how many events it has
+        raise
     parent = call.request.headers.get("traceparent")
     if parent is not None and is_traceparent(parent):  # one that is invalid is ignored, as W3C Trace Context says
         items = [one if one.traceparent else msgspec.structs.replace(one, traceparent=parent) for one in items]
@@ -436,21 +441,26 @@ async def delete_principal(call: Call) -> Any:
 
 
 async def list_tokens(call: Call) -> Any:
-    tokens = call.broker.directory.tokens.values()
-    return {"tokens": [one.describe() for one in sorted(tokens, key=lambda one: (one.principal, one.id))]}
+    return {"tokens": call.broker.directory.describe_tokens()}
 
 
 async def create_token(call: Call) -> Any:
     b = call.body
     settings = TokenSettings(b.roles, b.expires, b.note)
-    token, text = await call.broker.directory.create_token(call.broker.writer, b.principal, settings)
-    return {**token.describe(), "token": text}
+    directory = call.broker.directory
+    warnings = directory.first_token_warnings()
+    token, text = await directory.create_token(call.broker.writer, b.principal, settings)
+    return {**_shown_token(call, token), "token": text, "warnings": warnings}
 
 
 async def limit_token(call: Call) -> Any:
     b = call.body
     settings = TokenSettings(b.roles, b.expires, b.note)
-    return (await call.broker.directory.limit_token(call.broker.writer, call.path("token"), settings)).describe()
+    return _shown_token(call, await call.broker.directory.limit_token(call.broker.writer, call.path("token"), settings))
+
+
+def _shown_token(call: Call, token: Token) -> dict[str, Any]:
+    return token.describe(call.broker.directory.principals.get(token.principal))
 
 
 async def revoke_token(call: Call) -> Any:

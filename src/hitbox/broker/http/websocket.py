@@ -406,9 +406,13 @@ def check_batch(broker: Broker, count: int) -> None:
 
 def check_count(broker: Broker, rate_limiter: RateLimiter, caller: Caller, count: int) -> None:
     """Raise unless the caller may publish so many events now."""
-    check_batch(broker, count)
-    caller.check(PUBLISH)
-    rate_limiter.take(caller.name, count, caller.rights().publish_rate)
+    try:
+        check_batch(broker, count)
+        caller.check(PUBLISH)
+        rate_limiter.take(caller.name, count, caller.rights().publish_rate)
+    except HitboxError:
+        broker.statistics.counts["refused"] += count
+        raise
 
 
 async def receive(socket: WebSocket) -> bytes:

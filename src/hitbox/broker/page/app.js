@@ -788,7 +788,7 @@ const createToken = async (body) => (await ask("POST", "/v1/tokens", body)).toke
 const tokenShown = (name, token, ...close) => () => showSecret(`The token of ${name}`, "It is shown only now.", token, ...close);
 
 $("first-token").addEventListener("click", () => confirmThen("Create the first token",
-  "It makes a principal with all rights. From then on every request needs a token; this page signs in with this one.", "Create", async ({ name }) => {
+  "It makes a principal with all rights. From then on every request needs a token, and connections without one are closed; this page signs in with this one.", "Create", async ({ name }) => {
     const token = await createToken({ principal: name });
     return tokenShown(name, token, "Sign in with it", () => signIn(token));
   }, [{ name: "name", label: "Name of the principal", type: "text", value: "ops" }]));
@@ -819,7 +819,7 @@ const listAccess = () => listed("principals-error", async () => {
   const [{ principals }, { tokens }] = await Promise.all([ask("GET", "/v1/principals"), ask("GET", "/v1/tokens")]);
   showRows("principals", principals, (one) =>
     [one.name, clipped(one.name), one.roles.join(", "), make("code", one.names), make("code", one.publish || "everything"), make("code", one.see || "everything"), shownQuotas(one), principalActions(one)]);
-  showRows("tokens", tokens, (one) => [one.id, make("code", one.id), clipped(one.principal), one.roles ? one.roles.join(", ") : "all of the principal's",
+  showRows("tokens", tokens, (one) => [one.id, make("code", one.id), clipped(one.principal), one.allowed.join(", ") || "none",
     one.expires ? new Date(one.expires * 1000).toLocaleString() : "never", one.note, action("Revoke", one.id, () => confirmThen(`Revoke ${one.id}?`, "Its connections are closed at once.", "Revoke", async () => {
       await ask("DELETE", `/v1/tokens/${encodeURIComponent(one.id)}`);
       await listAccess();

@@ -11,6 +11,7 @@
     changes        seq                                    subscriber's name, name: changed since the last snapshot
     events         seq                                    time, principal, body
     delayed        number                                 due, principal, body: becomes an event when it is due
+    losses         subscriber                             dropped, expired, dead: how many of its deliveries, ever
     log            seq                                    steps: what happened to recent deliveries (see recent.py)
     deliveries     subscriber, urgency (9-level), seq     ids, sent, tries, body (only if the event is gone)
     dead           number                                 subscriber, level, seq, ids, tries, reason, time, body
@@ -83,6 +84,7 @@ TABLES = {  # Any: if it is wrong, only one subscriber or subscription is set as
     "owners": Columns({"subscriber": Number, "principal": Name}),
     "log": Columns({"seq": Number, "steps": bytes}),
     "delayed": Columns({"number": Number, "due": Number, "principal": str, "body": bytes}, bulk=True),
+    "losses": Columns({"subscriber": Number, "dropped": Number, "expired": Number, "dead": Number}),
 }  # fmt: skip
 READABLE = f"""typeof(wanted) = 'text' AND typeof(about) = 'text'
                AND typeof(priority) = 'integer' AND priority BETWEEN 0 AND {TOP}"""
@@ -208,7 +210,7 @@ class Store:
         self.meta, self.subscribers, self.subscriptions = (self.tables[n] for n in list(TABLES)[:3])
         self.changes, self.events, self.deliveries, self.dead = (self.tables[n] for n in list(TABLES)[3:7])
         self.principals, self.tokens, self.owners = (self.tables[n] for n in list(TABLES)[7:10])
-        self.log, self.delayed = (self.tables[n] for n in list(TABLES)[10:])
+        self.log, self.delayed, self._losses = (self.tables[n] for n in list(TABLES)[10:])
         self.db.execute("CREATE INDEX IF NOT EXISTS delayed_by_due ON delayed(due)")
         self.recent = RecentDeliveries(self.log)
         self._settled_expiry: int | None = None  # when the first expires that was settled during a search; see expired
@@ -524,6 +526,7 @@ class Store:
         self.recent.forget(number)
         self.deliveries.delete_where("subscriber = ?", (number,))
         self.dead.delete_where("subscriber = ?", (number,))
+        self._losses.delete([(number,)])
         self.owners.delete([(number,)])
         self.subscribers.delete([(number,)])
 
@@ -741,9 +744,20 @@ class Store:
             letters.append((number, subscriber, TOP - urgency, seq, ids, tries, reason, now, body))
         self.dead.insert(letters)
         entry.last += len(letters)
+        self.add_losses(subscriber, dead=len(rows))
         over = self.dead.rows() - most
         self.dead.delete_where("number IN (SELECT number FROM dead ORDER BY number LIMIT ?)", (max(over, 0),))
         return len(rows)
+
+    def add_losses(self, subscriber: int, dropped: int = 0, expired: int = 0, dead: int = 0) -> None:
+        """Count deliveries that a subscriber did not get, with what removes them."""
+        if dropped or expired or dead:
+            known = next(((row[1:4]) for row in self._losses.scan("subscriber = ?", (subscriber,))), (0, 0, 0))
+            self._losses.put([(subscriber, known[0] + dropped, known[1] + expired, known[2] + dead)])
+
+    def losses(self) -> dict[int, tuple[int, int, int]]:
+        """How many deliveries each subscriber did not get: dropped, expired, dead."""
+        return {number: (dropped, expired, dead) for number, dropped, expired, dead, _ in self._losses.scan()}
 
     def _take(self, subscriber: int, keys: Iterable[tuple[int, int]]) -> list[Row]:
         """Remove pending deliveries (level, seq) from the log or their table; returns those that were there as rows of
