@@ -7,6 +7,7 @@ import contextlib
 import json
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -34,35 +35,40 @@ LOOKED_BYTES = 16 * 2**20
 MOST = 2**53
 
 
-async def subscriptions(
-    broker: Broker, caller: Caller, search: str, owner: str, limit: int, offset: int = 0
+def subscriptions(
+    broker: Broker, caller: Caller, shown: str | None, search: str, owner: str, limit: int, offset: int = 0
 ) -> list[dict[str, Any]]:
     """Subscriptions whose name or predicate contains `search`, whatever the case, of one subscriber or of all that the
-    caller may see: `limit` of them, after the first `offset` ones."""
+    caller may see: `limit` of them, after the first `offset` ones. `shown`: see `shown_numbers`. In a thread."""
     query = """FROM subscriptions s JOIN subscribers b ON b.number = s.subscriber
                WHERE (:owner = '' OR b.name = :owner)
                AND (:shown IS NULL OR b.number IN (SELECT value FROM json_each(:shown)))
                AND (:text = '' OR instr(casefold(b.name, '/', s.name, char(10), wanted), :text))"""
     search = search.casefold()
-    values = {"owner": owner, "text": search, "limit": limit, "offset": offset, "shown": shown_numbers(caller)}
+    values = {"owner": owner, "text": search, "limit": limit, "offset": offset, "shown": shown}
     columns = f"SELECT b.name, s.name, wanted, priority, about {query} LIMIT :limit OFFSET :offset"
-    rows = await asyncio.to_thread(broker.store.read, columns, values)
+    rows = broker.store.search(columns, values)
     found = [_subscription(row[0], row[1], row[2], row[3], _about(row[4])) for row in rows]
-    live = broker.registry.ephemeral_index
-    if offset and len(found) < limit and len(live):
-        ((stored,),) = await asyncio.to_thread(broker.store.read, f"SELECT count(*) {query}", values)
-        offset = max(offset - stored, 0)
-    for id in [id for id in live if caller.shows_id(str(id))] if len(live) else ():
-        if len(found) >= limit:
-            break
-        subscriber, _, name = str(id).partition("/")
-        where = live.where(id)
-        if owner in ("", subscriber) and search in f"{id}\n{where}".casefold():
-            if offset:
-                offset -= 1
-                continue
-            found.append(_subscription(subscriber, name, where, live.priority(id), with_named_ends(live.about(id))))
+    if len(found) < limit and len(broker.registry.ephemeral_index):
+        if offset:
+            ((stored,),) = broker.store.search(f"SELECT count(*) {query}", values)
+            offset = max(offset - stored, 0)
+        matching = _ephemeral_subscriptions(broker, caller, search, owner)
+        found += islice(matching, offset, offset + limit - len(found))
     return found
+
+
+def _ephemeral_subscriptions(broker: Broker, caller: Caller, search: str, owner: str) -> Iterator[dict[str, Any]]:
+    index, known, shows = broker.registry.ephemeral_index, broker.registry.by_name, caller.shows_now()
+    for id in index:
+        subscriber, _, name = str(id).partition("/")
+        one = known.get(subscriber)
+        if owner not in ("", subscriber) or one is None or not shows(one):
+            continue
+        with contextlib.suppress(UnknownSubscription):  # removed meanwhile
+            where = index.where(id)
+            if search in f"{id}\n{where}".casefold():
+                yield _subscription(subscriber, name, where, index.priority(id), with_named_ends(index.about(id)))
 
 
 def _about(stored: Any) -> Any:
@@ -185,7 +191,7 @@ def dead_letters(
     values: dict[str, Any] = {"owner": owner, "text": search.casefold(), "shown": shown, "before": MOST, "limit": ROWS}
     values["offset"] = offset if sees_all else 0  # otherwise only reading shows which ones count
     skip = 0 if sees_all else offset
-    while not (sees_all and found.is_full()) and (rows := broker.store.read(query, values)):
+    while not (sees_all and found.is_full()) and (rows := broker.store.search(query, values)):
         for *about, body in rows:
             if not caller.sees_body(body):
                 continue
@@ -199,7 +205,7 @@ def dead_letters(
         return count, found.rows
     if shown is None and not owner and not search:
         return broker.store.dead.rows(), found.rows
-    ((count,),) = broker.store.read(f"SELECT count(*) {which}", values)
+    ((count,),) = broker.store.search(f"SELECT count(*) {which}", values)
     return count, found.rows
 
 

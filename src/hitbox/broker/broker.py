@@ -6,7 +6,8 @@
                           |
                           +--> store: pending deliveries
 
-Everything runs on one event loop, except the store's writer, which is a thread. Nothing here depends on HTTP.
+Everything runs on one event loop, except the store's writer, which is a thread. Once it has started, the loop never
+waits for the store: what is read is read in threads. Nothing here depends on HTTP.
 """
 
 from __future__ import annotations
@@ -128,6 +129,7 @@ class Broker:
         ] = {}  # writes of deliveries that wait for the store: number of rows
         self._changes: set[asyncio.Task[Any]] = set()
         self._tasks: list[asyncio.Task[None]] = []
+        self._failed_events: list[int] = []  # that could not be matched; the store knows them
         self.started = self.closing = False
         self.failed: BaseException | None = None
 
@@ -159,8 +161,9 @@ class Broker:
         self.writer = self._make_writer(self.store, asyncio.get_running_loop(), self._retain)
         self.tracker = DeliveryTracker(self.store, self.writer, self.statistics, self.settings, self.telemetry)
         self.expiry = ExpirySearch(self.tracker, self.mailboxes)
-        if failed := self.store.failed():
-            await self._match_again(failed)
+        self._failed_events = self.store.failed()
+        if self._failed_events:
+            await self._match_again()
         last = self.store.events.next() - 1
         self.message_ids.load(self._latest(self.settings.message_ids))
         self.delayed.start()
@@ -177,11 +180,12 @@ class Broker:
             if mailbox.subscriber.webhook is not None:
                 self.webhooks.update(mailbox)
 
-    async def _match_again(self, failed: Sequence[int]) -> None:
+    async def _match_again(self) -> None:
         """Match events that an earlier run could not match completely. The store knows which of their deliveries are
         pending already, so the mailboxes hear of the others from it."""
         dispatcher = Dispatcher(self.registry, {}, self.settings.way)
-        rows, _ = await dispatcher.run(self._read(failed))
+        rows, _ = await dispatcher.run(self._read(self._failed_events))
+        self._failed_events = [*dispatcher.failed]
         recorded = self.writer.submit(lambda: self.store.record_failed(rows, dispatcher.failed), mandatory=True)
         recorded.add_done_callback(self._added)
         self._track_record(recorded, len(rows))
@@ -532,7 +536,8 @@ class Broker:
     async def _dispatch(self, left: int) -> None:
         """Match accepted events, beginning with those up to `left`, which an earlier run accepted."""
         while self.tracker.recorded < left:
-            await self._match([a for a in self._unmatched() if a.seq <= left])
+            unmatched = await asyncio.to_thread(self._unmatched)
+            await self._match([a for a in unmatched if a.seq <= left])
         while True:
             while not self._accepted:
                 self._work.clear()
@@ -552,6 +557,7 @@ class Broker:
             self.statistics.match_time.observe(self.dispatcher.match_seconds / len(batch), len(batch))
             self.statistics.counts["errors"] += len(self.dispatcher.failed)
             failed = self.dispatcher.failed
+            self._failed_events += failed
             await self._wait_for_store()
             self._track_record(self.tracker.record(rows, batch[-1].seq, failed), len(rows))
             for a in batch:
@@ -949,7 +955,7 @@ class Broker:
 
     def problems(self) -> list[str]:
         """Everything that is wrong: parts set aside at start, events that could not be matched, failed maintenance."""
-        failed = [f"event {seq} could not be matched; tried again at the next start" for seq in self.store.failed()]
+        failed = [f"event {seq} could not be matched; tried again at the next start" for seq in self._failed_events]
         maintenance_errors = [
             f"the {name} could not be written: {problem}" for name, problem in self.store.maintenance_errors.items()
         ]

@@ -291,14 +291,19 @@ class SubscriptionChanges:
         """The store refused a change: make the index agree with the store again."""
         async with self._broker.change_barrier.exclusive():
             await self._broker.wait_for_stored_changes()
-            stored = self._store.subscriptions_of(subscriber.number, names)
-            await asyncio.to_thread(
-                self._registry.copy_from_store, subscriber, {name: stored.get(name) for name in names}
+            known, subscriber.owner, subscriber.subscriptions = await asyncio.to_thread(
+                self._copy_from_store, subscriber, names
             )
-            query = "SELECT count(*) FROM subscriptions WHERE subscriber = ?"
-            ((subscriber.subscriptions,),) = self._store.read(query, (subscriber.number,))
-            known = self._store.read("SELECT 1 FROM subscribers WHERE number = ?", (subscriber.number,))
-            owners = self._store.read("SELECT principal FROM owners WHERE subscriber = ?", (subscriber.number,))
-            subscriber.owner = owners[0][0] if owners else ""
             if not known and self._registry.by_number.get(subscriber.number) is subscriber:
                 self._broker.forget_subscriber(subscriber, "the subscriber could not be stored")
+
+    def _copy_from_store(self, subscriber: Subscriber, names: list[str]) -> tuple[bool, str, int]:
+        """Copy subscriptions to the index. Returns whether the store has the subscriber, its owner, and how many
+        subscriptions it has. In a thread."""
+        stored = self._store.subscriptions_of(subscriber.number, names)
+        self._registry.copy_from_store(subscriber, {name: stored.get(name) for name in names})
+        query = """SELECT EXISTS (SELECT 1 FROM subscribers WHERE number = :number),
+                   ifnull((SELECT principal FROM owners WHERE subscriber = :number), ''),
+                   (SELECT count(*) FROM subscriptions WHERE subscriber = :number)"""
+        ((known, owner, count),) = self._store.read(query, {"number": subscriber.number})
+        return bool(known), owner, count

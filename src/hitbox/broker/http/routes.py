@@ -303,8 +303,10 @@ async def delete_subscriber(call: Call) -> Any:
 
 
 async def list_subscriptions(call: Call) -> Any:
-    q = call.query
-    found = await admin.subscriptions(call.broker, call.caller, q.q, q.subscriber, q.limit, q.offset)
+    q, shown = call.query, admin.shown_numbers(call.caller)
+    found = await call.lookups.run(
+        admin.subscriptions, call.broker, call.caller, shown, q.q, q.subscriber, q.limit, q.offset
+    )
     numbers, known = call.caller.shown_numbers(), call.broker.registry.by_number
     if numbers is None:
         return {"count": call.broker.describe()["subscriptions"], "subscriptions": found}

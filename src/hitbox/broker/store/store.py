@@ -49,6 +49,7 @@ from hitbox.broker.store.checked_table import CheckedTable, Columns, Ledger, Nam
 from hitbox.broker.store.commit_marker import FILE_NAME, CommitMarker
 from hitbox.broker.store.disk import NO_ROOM, Disk, Reserve, is_full
 from hitbox.broker.store.recent import SETTLE_ROWS, RecentDeliveries, RecentDelivery, row_of
+from hitbox.broker.store.search import reading, search
 from hitbox.encoding.arrays import LEVELS
 from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError
@@ -226,7 +227,6 @@ class Store:
         if self.disk.shared:
             self._reader = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READONLY)
             self._reader.set_busy_timeout(BUSY_MILLISECONDS)
-        self._reader.create_scalar_function("casefold", _casefold, deterministic=True)
         self.set_max_bytes(max_bytes)
         self.has_room = self.restore_reserve()
 
@@ -458,6 +458,13 @@ class Store:
         """Read committed data; from any thread."""
         with self._reading:
             return list(self._reader.execute(query, values))
+
+    def search(self, query: str, values: dict[str, Any]) -> list[Row]:
+        """The same for a query that may look at any number of rows: nobody else waits for it, and it ends in time."""
+        if not self.disk.shared:
+            return search(self.db, query, values)
+        with reading(self.path, BUSY_MILLISECONDS) as connection:
+            return search(connection, query, values)
 
     def _count_pages(self, _db: object, _name: str, pages: int) -> int:
         self._pages = pages
@@ -941,11 +948,6 @@ def check_format(db: apsw.Connection, folder: Path) -> None:
                     f"the store in {folder} has format {version}, and this version of hitbox reads format {FORMAT}: "
                     "use the version that wrote it, or a newer one. Nothing was changed"
                 )
-
-
-def _casefold(*texts: object) -> str:
-    """The texts, one after the other, for a comparison whatever the case. SQLite's `lower` knows ASCII letters only."""
-    return "".join(map(str, texts)).casefold()
 
 
 def sync_folder(folder: Path) -> None:
