@@ -19,7 +19,7 @@ from hitbox.broker.delivery.mailbox import Mailbox
 from hitbox.broker.errors import BadRequest, Conflict, Overloaded, StoreFailed, StoreFull, TooLarge, Unknown
 from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.settings import Options, Settings, check_options
-from hitbox.broker.store.store import StoredChange
+from hitbox.broker.store.store import StoredChange, Trimmed
 from hitbox.broker.subscriptions import Subscriber
 from hitbox.errors import PredicateError, UnknownAttribute, UnknownSubscription
 from support.broker_kit import SCHEMA, Listener, held_up, item, running, sub, until
@@ -280,15 +280,16 @@ def test_retention_goes_on_until_nothing_is_too_old(tmp_path: Path, monkeypatch:
             batches: list[int] = []
             trim = broker.store.trim
 
-            def counted(*what: int) -> int:
-                batches.append(trim(*what))
-                return batches[-1]
+            def counted(*what: int) -> Trimmed:
+                done = trim(*what)
+                batches.append(done.events)
+                return done
 
             monkeypatch.setattr(broker.store, "trim", counted)
             await broker._trim()
             assert batches == [10] * 9 + [5]
             assert broker.store.events.rows() == 0
-            assert broker.statistics.counts["trimmed"] == 95
+            assert broker.store.trimmed == 95
 
     run(scenario())
 
@@ -300,7 +301,7 @@ def test_retention_makes_room(tmp_path: Path) -> None:
             with pytest.raises(StoreFull):
                 await publish_until_full(broker)
             ann = await Listener(broker).attach("ann")
-            await until(lambda: broker.statistics.counts["trimmed"] > 0, 30)
+            await until(lambda: broker.store.trimmed > 0 and not broker.writer.full, 30)
             assert await broker.publish([item(qty=1)])
             assert ann.seqs()[0] == 1
 

@@ -18,7 +18,7 @@ from hitbox.broker.delivery.dispatcher import Dispatcher
 from hitbox.broker.delivery.mailbox import Delivery, Mailbox
 from hitbox.broker.store.commit_marker import CommitMarker
 from hitbox.broker.store.recent import RecentDeliveries, Removed
-from hitbox.broker.store.store import Store
+from hitbox.broker.store.store import Store, Trimmed
 from hitbox.broker.subscriber_record import SubscriberRecord
 from hitbox.broker.subscriptions import SubscriptionRegistry
 from hitbox.simulator.torture import torture
@@ -346,7 +346,7 @@ def trimmed_too_early(right: Any) -> Bug:
 
 @bug(Store, "trim")
 def trimmed_never(_: Any) -> Bug:
-    return lambda store, *rest: 0
+    return lambda store, *rest: Trimmed(0, False)
 
 
 @bug(SubscriptionRegistry, "add")

@@ -48,7 +48,7 @@ from hitbox.broker.settings import Options, Settings, check_name, check_options,
 from hitbox.broker.stats import Statistics
 from hitbox.broker.store.disk import Disk
 from hitbox.broker.store.group_commit import Writer
-from hitbox.broker.store.store import Store
+from hitbox.broker.store.store import NEVER, Store, Trimmed
 from hitbox.broker.subscriber_record import USE_SECONDS, record_of, with_use
 from hitbox.broker.subscription_changes import SubscriptionChanges
 from hitbox.broker.subscriptions import Subscriber, Subscription, SubscriptionRegistry, stored_values
@@ -184,7 +184,7 @@ class Broker:
         """Match events that an earlier run could not match completely. The store knows which of their deliveries are
         pending already, so the mailboxes hear of the others from it."""
         dispatcher = Dispatcher(self.registry, {}, self.settings.way)
-        rows, _ = await dispatcher.run(self._read(self._failed_events))
+        rows, _ = await dispatcher.run([self._accepted_before(*row) for row in self.store.failed_events()])
         self._failed_events = [*dispatcher.failed]
         recorded = self.writer.submit(lambda: self.store.record_failed(rows, dispatcher.failed), mandatory=True)
         recorded.add_done_callback(self._added)
@@ -217,10 +217,6 @@ class Broker:
         """The next events that were stored but not matched before a crash; some may have been delivered."""
         rows = self.store.events_from(self.tracker.recorded + 1, BATCH)
         return [self._accepted_before(*row) for row in rows]
-
-    def _read(self, seqs: Iterable[int]) -> list[AcceptedEvent]:
-        """Those of the events that are still stored."""
-        return [self._accepted_before(*row) for seq in seqs for row in self.store.events_from(seq, 1) if row[0] == seq]
 
     def _accepted_before(self, seq: int, when: int, body: bytes) -> AcceptedEvent:
         """An event that an earlier run stored."""
@@ -928,17 +924,15 @@ class Broker:
             await asyncio.sleep(RETENTION_SECONDS)
             await self._run_housekeeping(self._trim())
 
-    def _retain(self) -> int:
+    def _retain(self) -> Trimmed:
         """Remove old events; if the store's size is limited, early enough to stay below the limit."""
         s = self.settings
-        most = s.keep_bytes if s.max_store_bytes is None else min(s.keep_bytes, s.max_store_bytes * 3 // 4)
+        most = NEVER if s.max_store_bytes is None else s.max_store_bytes * 3 // 4
         self.store.recent.compact()
-        gone = self.store.trim(time.time_ns() // 1000 - int(s.keep_seconds * 1e6), most, TRIM_ROWS)
-        self.statistics.counts["trimmed"] += gone
-        return gone
+        return self.store.trim(time.time_ns() // 1000 - int(s.keep_seconds * 1e6), s.keep_bytes, most, TRIM_ROWS)
 
     async def _trim(self) -> None:
-        while await self.writer.submit(self._retain) == TRIM_ROWS:
+        while (await self.writer.submit(self._retain)).more:
             await asyncio.sleep(TICK_SECONDS)  # there are more: soon, but others come in between
         if self.store.changes.rows() >= self.settings.snapshot_changes:
             await self.snapshot()
@@ -1007,6 +1001,7 @@ class Broker:
             "uptime_seconds": round(time.time() - self.statistics.started, 1),
             "version": __version__,
             **{name: self.statistics.counts[name] for name in COUNTERS},
+            "trimmed": self.store.trimmed,
         }
 
 

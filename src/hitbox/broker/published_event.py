@@ -140,16 +140,6 @@ def expires_at(time: int, body: bytes) -> int:
     return 0 if found is None else max(time + int(float(found[1]) * 1e6), 1)
 
 
-def without_time(time: int, body: bytes) -> bytes:
-    """The text of a stored event for a place where its time is not kept and counts as 0: it expires at the same moment.
-
-    >>> without_time(1_000_000, b'{"event":{},"ttl_seconds":5}')
-    b'{"event":{},"ttl_seconds":6.0}'
-    """
-    expires = expires_at(time, body)
-    return TTL.sub(b'"ttl_seconds":%b}' % msgspec.json.encode(expires / 1e6), body) if expires else body
-
-
 def check_content_type(text: str) -> None:
     if not CONTENT_TYPE.fullmatch(text) or len(text) > 255:
         raise BadRequest(f"{text!r:.80} is no content type such as image/png or text/plain; charset=utf-8")

@@ -5,8 +5,8 @@ CRC, those with a value of the wrong type, and those that belong to no subscribe
 store, which replaces the old one. Rows that were left out are written to DIR/damaged-TIME.json. The index is built
 again at the next start.
 
-Events must be numbered without a gap. If one is missing, the events before it are removed from their table, and their
-pending deliveries get a copy of the event's text, unless its time to live has passed.
+Events must be numbered without a gap. If one is missing, the events before it are removed from their table, and those
+of pending deliveries are kept apart, unless their time to live has passed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import msgspec
 
 from hitbox.broker.clock import time
 from hitbox.broker.errors import BadRequest, BrokerError, StoreDamaged, StoreFailed, Unknown
-from hitbox.broker.published_event import expires_at, without_time
+from hitbox.broker.published_event import expires_at
 from hitbox.broker.store import commit_marker
 from hitbox.broker.store.checked_table import LEDGER, Columns, Row, crc_of
 from hitbox.broker.store.disk import Disk
@@ -270,8 +270,9 @@ def _fill(folder: Path, rows: dict[str, list[Row]], done: Repair) -> None:
     last = _last(rows)
     events = {row[0]: row for row in rows["events"]}
     run = _last_run(events, last)
-    deliveries = [_with_body(row, events, run) for row in _owned(rows, "deliveries", 0, known, done)]
-    deliveries = list(_deliverable(deliveries, run, last, done))
+    passed = [(seq, when, body) for seq, when, _, body in events.values()]
+    kept = {row[0]: row for row in [*passed, *rows["kept"]] if row[0] not in run}
+    deliveries = list(_deliverable(_owned(rows, "deliveries", 0, known, done), kept, run, last, done))
     matched = _matched(meta, deliveries, run, last)
     for seq in sorted(events):
         if seq > matched and seq not in run:
@@ -292,6 +293,8 @@ def _fill(folder: Path, rows: dict[str, list[Row]], done: Repair) -> None:
         if not len(run):
             store.ledger.changed_entry("events").first = last + 1
         store.deliveries.insert(deliveries)
+        needed = {row[2] for row in deliveries}.union(msgspec.json.decode(meta.get("failed", b"[]")))
+        store.kept.insert([kept[seq] for seq in sorted(needed & kept.keys())])
         store.principals.insert(rows["principals"])
         store.tokens.insert(rows["tokens"])
         store.owners.insert(_owned(rows, "owners", 0, known, done))
@@ -362,23 +365,16 @@ def _last_run(events: dict[int, Row], last: int) -> range:
     return range(first, last + 1)
 
 
-def _with_body(row: Row, events: dict[int, Row], run: range) -> Row:
-    if row[6] is None and row[2] not in run and row[2] in events:
-        _, when, _, body = events[row[2]]
-        return (*row[:6], without_time(when, body))
-    return row
-
-
-def _deliverable(deliveries: list[Row], run: range, last: int, done: Repair) -> Iterator[Row]:
-    """Those with an event. If it is a copy, it must not have expired: the time of its event is not kept."""
+def _deliverable(deliveries: list[Row], kept: dict[int, Row], run: range, last: int, done: Repair) -> Iterator[Row]:
+    """Those with an event: it is among the newest ones, or is kept, unless it has expired."""
     now = time.time_ns() // 1000
     for row in deliveries:
-        if row[2] > last or (row[6] is None and row[2] not in run):
+        if row[2] > last or (row[2] not in run and row[2] not in kept):
             done.left_out.append({"table": "deliveries", "why": "its event is lost", "row": row})
-        elif row[6] is not None and 0 < expires_at(0, row[6]) <= now:
+        elif row[2] in kept and 0 < expires_at(*kept[row[2]][1:]) <= now:
             done.left_out.append({"table": "deliveries", "why": "its event has expired", "row": row})
         else:
-            yield row
+            yield (*row[:6], int(row[2] in kept))
 
 
 def _matched(meta: dict[str, bytes], deliveries: list[Row], run: range, last: int) -> int:

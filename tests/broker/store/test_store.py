@@ -71,7 +71,7 @@ ODD = (
 VALID = {
     "subscriptions": (1, "cheap", "price > 1", 5, "{}"),
     "events": (1, 2, "ann", b'{"event":{}}'),
-    "deliveries": (1, 2, 3, "a\nb", 1, 0, None),
+    "deliveries": (1, 2, 3, "a\nb", 1, 0, 0),
     "tokens": ("id", "ann", "hash", b"{}"),
 }  # fmt: skip
 
@@ -113,7 +113,7 @@ def test_a_replay_skips_events_that_were_let_go_meanwhile(tmp_path: Path) -> Non
     fill(store, 30)
     store.begin()
     store.acknowledge((1, n % 10, n + 1) for n in range(30))
-    assert store.trim(before=10, most_bytes=2**40) == 10
+    assert store.trim(before=10, most_bytes=2**40).events == 10
     assert store.add_replayed(1, [(4, 10, "s1"), (4, 11, "s1")]) == 1
     store.commit()
     assert [one.body for one in store.fetch(1, set(), 10)[0]] == [b'{"event":{"price":10}}']
@@ -274,7 +274,7 @@ def test_dead_letters_keep_their_event_and_can_be_revived(tmp_path: Path) -> Non
     store.begin()
     assert store.add_dead_letters(1, [(n % 10, n + 1) for n in range(20)], 5, "too many tries", most=15) == 20
     assert (store.dead.rows(), store.dead.next()) == (15, 16)  # those that are too many were never written
-    assert store.trim(10**18, 0) == 20
+    assert store.trim(10**18, 0).events == 20
     (number, *_), *_ = list(store.dead.scan())
     assert store.replay_dead_letters([number, 999]) == [(number, 1, 6)]
     assert store.fetch(1, set(), 9)[0][0].body == b'{"event":{"price":5}}'
@@ -284,16 +284,115 @@ def test_dead_letters_keep_their_event_and_can_be_revived(tmp_path: Path) -> Non
 
 
 def test_retention_keeps_what_is_pending(tmp_path: Path) -> None:
+    """It is not in the way of the others, and is there until it is acknowledged; also after a restart."""
     store = Store(tmp_path)
     fill(store, 100)
     store.begin()
-    store.acknowledge([(1, n % 10, n + 1) for n in range(60)])
-    assert store.trim(before=50, most_bytes=2**40) == 50
-    assert store.trim(before=0, most_bytes=0) == 10
-    assert (store.events.first(), store.events.rows()) == (61, 40)
+    store.acknowledge([(1, n % 10, n + 1) for n in range(60) if n != 3])
+    assert store.trim(before=50, most_bytes=2**40) == (50, False)
+    assert store.trim(before=0, most_bytes=0) == (50, False)
+    assert (store.events.first(), store.events.rows(), store.kept.rows()) == (101, 0, 41)
     store.commit()
+    pinned = store.pending_bytes
     store.close()
-    Store(tmp_path).close()
+    store = Store(tmp_path)
+    assert store.problems == []
+    assert (store.pending(), store.pending_bytes) == ({1: 41}, pinned)
+    with store.transaction():
+        found, more = store.fetch(1, set(), 100)
+    assert (sorted(one.seq for one in found), more) == ([4, *range(61, 101)], False)
+    assert {one.seq: (one.time, one.body) for one in found}[4] == (3, b'{"event":{"price":3}}')
+    with store.transaction():
+        store.retry(1, 3, 4, 2)
+        assert store.acknowledge([(1, n % 10, n + 1) for n in range(60, 100)]) == {1: 40}
+    assert (store.kept.rows(), store.kept_bytes) == (1, len(b'{"event":{"price":3}}'))
+    with store.transaction():
+        assert store.add_dead_letters(1, [(3, 4)], 3, "why", 10) == 1
+    assert (store.kept.rows(), store.kept_bytes, store.pending_bytes) == (0, 0, {})
+    with store.transaction():
+        assert len(store.replay_dead_letters([1])) == 1
+    assert store.pending_bytes.keys() == {1}
+    store.close()
+    store = Store(tmp_path)
+    assert store.problems == []
+    with store.transaction():
+        assert [(one.seq, one.body) for one in store.fetch(1, set(), 9)[0]] == [(4, b'{"event":{"price":3}}')]
+        store.remove_subscriber(1, "ann")
+    assert (store.kept.rows(), store.kept_bytes, store.pending_bytes) == (0, 0, {})
+    store.close()
+
+
+def test_an_event_is_kept_once_and_as_long_as_somebody_needs_it(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    with store.transaction():
+        for number in range(1, 8):
+            store.put_subscriber(number, f"s{number}", b"{}")
+        store.append([b'{"event":{"a":1}}'] * 3, 0)
+        store.record([(number, 4, seq, "s", 0) for number in range(1, 8) for seq in (1, 3)], 3)
+        store.settle(7)
+    with store.transaction():
+        assert store.trim(1, 2**40).events == 3
+    assert [row[0] for row in store.kept.scan()] == [1, 3]
+    for number in range(1, 8):
+        assert store.kept.rows() == 2
+        with store.transaction():
+            store.remove_subscriber(number, f"s{number}") if number % 2 else store.acknowledge(
+                (number, 4, seq) for seq in (1, 3)
+            )
+    assert store.kept.rows() == 0
+    store.close()
+
+
+def test_what_a_step_of_retention_moves_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hitbox.broker.store.store.KEPT_ROWS", 10)
+    store = Store(tmp_path)
+    with store.transaction():
+        for number in range(1, 5):
+            store.put_subscriber(number, f"s{number}", b"{}")
+        store.append([b'{"event":{"a":1}}'] * 40, 0)
+        store.record([(number, 4, seq, "s", 0) for number in range(1, 5) for seq in range(1, 41)], 40)
+        store.settle(1000)
+    steps = []
+    while not steps or steps[-1].more:
+        with store.transaction():
+            before = store.kept.rows()
+            steps.append(store.trim(1, 2**40))
+            assert store.kept.rows() - before == steps[-1].events <= 2
+    assert sum(step.events for step in steps) == store.kept.rows() == store.trimmed == 40
+    assert store.unacknowledged() == 160
+    store.close()
+
+
+def test_what_was_rolled_back_is_not_counted(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    fill(store, 20)
+    before = dict(store.pending_bytes)
+    for _ in range(2):
+        store.begin()
+        assert store.trim(10**18, 0).events == 20
+        store.acknowledge([(1, 0, 1)])
+        store.rollback()
+        assert (store.trimmed, store.kept_bytes, store.pending_bytes) == (0, 0, before)
+    with store.transaction():
+        store.trim(10**18, 0)
+    assert (store.trimmed, store.kept.rows(), store.pending_bytes) == (20, 20, before)
+    store.close()
+
+
+def test_an_event_that_could_not_be_matched_is_kept(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    with store.transaction():
+        store.put_subscriber(1, "ann", b"{}")
+        store.append([b'{"event":{"a":1}}'] * 3, 0)
+        store.record([], 3, failed=[2])
+        assert store.trim(1, 2**40) == (3, False)
+    assert store.failed_events() == [(2, 0, b'{"event":{"a":1}}')]
+    with store.transaction():
+        assert store.record_failed([(1, 4, 2, "s", 0)], []) == {1: 1}
+        assert [one.seq for one in store.fetch(1, set(), 9)[0]] == [2]
+        store.acknowledge([(1, 4, 2)])
+    assert (store.kept.rows(), store.inconsistencies()) == (0, [])
+    store.close()
 
 
 @pytest.mark.parametrize(
@@ -413,7 +512,7 @@ def steps_of_a_trim(folder: Path, idle: int) -> int:
 
     store.begin()
     store.db.set_progress_handler(count, 100)
-    assert store.trim(before=1, most_bytes=2**40) == 49
+    assert store.trim(before=1, most_bytes=2**40).events == 100
     store.db.set_progress_handler(None)
     store.commit()
     store.close()

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import Annotated, Any, NamedTuple
@@ -204,10 +204,6 @@ class PendingDeliveries:
         again = list(wanted(self._sent.get(subscriber, {}).values()))
         return heapq.nsmallest(limit, found + again, key=lambda row: (-row[1], row[2])) if again else found
 
-    def oldest_event(self, first: int) -> int | None:
-        """The oldest event from number `first` on of which a delivery is pending."""
-        return min((row[2] for row in self.all() if row[2] >= first), default=None)
-
 
 class RecentDeliveries(PendingDeliveries):
     """The pending deliveries of the log. Changed by the writer's thread only; other threads may read `count`.
@@ -259,9 +255,9 @@ class RecentDeliveries(PendingDeliveries):
         if keys:
             self._change(Sent(keys))
 
-    def remove(self, keys: Iterable[tuple[int, int, int]]) -> tuple[dict[int, int], list[tuple[int, int, int]]]:
-        """Remove deliveries (subscriber, level, event). Returns how many each subscriber had of them, and the other
-        keys, which are not in the log."""
+    def remove(self, keys: Iterable[tuple[int, int, int]]) -> tuple[list[RecentDelivery], list[tuple[int, int, int]]]:
+        """Remove deliveries (subscriber, level, event). Returns those that were there, and the other keys, which are
+        not in the log."""
         others: list[tuple[int, int, int]] = []
         gone: dict[Key, RecentDelivery] = {}
         for key in keys:
@@ -274,7 +270,7 @@ class RecentDeliveries(PendingDeliveries):
         if gone:
             self._remove(list(gone.values()))
             self._add_step(Removed(list(gone)))
-        return Counter(subscriber for subscriber, _ in gone), others
+        return list(gone.values()), others
 
     def take(self, subscriber: int, level: int, seq: int) -> RecentDelivery | None:
         """Remove one delivery and return it: the caller puts it somewhere else."""
@@ -378,7 +374,7 @@ class RecentDeliveries(PendingDeliveries):
         self._steps, self._flushed, self._undo, self._settled = [], [], [], []
 
 
-def row_of(delivery: RecentDelivery) -> tuple[Any, ...]:
-    """A delivery as a row of table `deliveries`."""
+def row_of(delivery: RecentDelivery, kept: int = 0) -> tuple[Any, ...]:
+    """A delivery as a row of table `deliveries`. `kept`: its event is in table `kept`."""
     subscriber, level, seq, ids, sent = delivery
-    return (subscriber, LEVELS - 1 - level, seq, ids, sent, 0, None)
+    return (subscriber, LEVELS - 1 - level, seq, ids, sent, 0, kept)

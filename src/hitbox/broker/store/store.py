@@ -13,7 +13,8 @@
     delayed        number                                 due, principal, body: becomes an event when it is due
     losses         subscriber                             dropped, expired, dead: how many of its deliveries, ever
     log            seq                                    steps: what happened to recent deliveries (see recent.py)
-    deliveries     subscriber, urgency (9-level), seq     ids, sent, tries, body (only if the event is gone)
+    kept           event                                  time, body: retention has passed it, but it is still needed
+    deliveries     subscriber, urgency (9-level), seq     ids, sent, tries, kept (whether its event is in that table)
     dead           number                                 subscriber, level, seq, ids, tries, reason, time, body
     principals     name                                   settings: roles, names, predicates
     tokens         id                                     principal, hash of the secret, settings: roles, expiry
@@ -23,6 +24,9 @@ An event is stored first and matched afterwards. `matched` in meta is the number
 written together with the deliveries, so after a crash the rest is matched again. Deliveries are written to the log
 first. Those that are not acknowledged soon become rows of their table. An acknowledgement is written to the log, or
 deletes the row. Deliveries are read in order: the most urgent first, then by age.
+
+Retention removes the oldest events, so that `events` never has a gap. One that is still pending for somebody moves to
+`kept`: once, however many wait for it. It is deleted there with the last of its deliveries.
 """
 
 from __future__ import annotations
@@ -54,10 +58,13 @@ from hitbox.encoding.arrays import LEVELS
 from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError
 
-FORMAT = 3
+FORMAT = 4
 CHECKPOINT_BYTES = 16 * 2**20
 SMALL_BYTES = 128 * 1024
 MOST_PAGES = 2**32 - 2
+KEPT_ROWS = 5_000
+KEPT_BYTES = 4 * 2**20
+"""Pending deliveries, and bytes of their events, that one step of retention moves; more if a single event has more."""
 NEVER = 2**62
 BUSY_MILLISECONDS = 5_000
 TOP = LEVELS - 1
@@ -74,7 +81,7 @@ TABLES = {  # Any: if it is wrong, only one subscriber or subscription is set as
     "events": Columns({"seq": Number, "time": Number, "principal": str, "body": bytes}, bulk=True),
     "deliveries": Columns({
         "subscriber": Number, "urgency": Level, "seq": Number,
-        "ids": str, "sent": Flag, "tries": Number, "body": Text,
+        "ids": str, "sent": Flag, "tries": Number, "kept": Flag,
     }, keys=3, bulk=True),
     "dead": Columns({
         "number": Number, "subscriber": Number, "level": Level, "seq": Number,
@@ -86,6 +93,7 @@ TABLES = {  # Any: if it is wrong, only one subscriber or subscription is set as
     "log": Columns({"seq": Number, "steps": bytes}),
     "delayed": Columns({"number": Number, "due": Number, "principal": str, "body": bytes}, bulk=True),
     "losses": Columns({"subscriber": Number, "dropped": Number, "expired": Number, "dead": Number}),
+    "kept": Columns({"event": Number, "time": Number, "body": bytes}, bulk=True),
 }  # fmt: skip
 READABLE = f"""typeof(wanted) = 'text' AND typeof(about) = 'text'
                AND typeof(priority) = 'integer' AND priority BETWEEN 0 AND {TOP}"""
@@ -130,11 +138,21 @@ class StoredDelivery(NamedTuple):
     body: bytes
 
 
+class Trimmed(NamedTuple):
+    """How many events retention removed from the log, and whether it should go on."""
+
+    events: int
+    more: bool
+
+
 class Store:
     """Opened and checked in the caller's thread; afterwards only the writer's thread changes it.
 
     `problems`: parts that contradict the rest although nothing is lost. They are set aside, and `hitbox admin repair`
     removes them. `maintenance_errors`: what failed after a commit and will be tried again, {name: reason}.
+
+    Of what is committed, from any thread: `pending_bytes` of the events and names of each subscriber's pending
+    deliveries, `kept_bytes` of table `kept`, and the number of events that retention has `trimmed`.
     """
 
     def __init__(self, folder: str | os.PathLike[str], max_bytes: int | None = None, disk: Disk | None = None):
@@ -146,6 +164,11 @@ class Store:
         self.reserve: Reserve | None = None
         self.db = self._reader = None  # type: ignore[assignment]
         self.problems: list[str] = []
+        self.pending_bytes: dict[int, int] = {}
+        self.kept_bytes = self.trimmed = 0
+        self._more_bytes: Counter[int] = Counter()  # what this transaction adds to each of them
+        self._more_kept = self._more_trimmed = 0
+        self._span = NEVER  # events that the latest step of retention could look at
         self.maintenance_errors: dict[str, str] = {}
         try:
             self._open(max_bytes)
@@ -211,8 +234,9 @@ class Store:
         self.meta, self.subscribers, self.subscriptions = (self.tables[n] for n in list(TABLES)[:3])
         self.changes, self.events, self.deliveries, self.dead = (self.tables[n] for n in list(TABLES)[3:7])
         self.principals, self.tokens, self.owners = (self.tables[n] for n in list(TABLES)[7:10])
-        self.log, self.delayed, self._losses = (self.tables[n] for n in list(TABLES)[10:])
+        self.log, self.delayed, self._losses, self.kept = (self.tables[n] for n in list(TABLES)[10:])
         self.db.execute("CREATE INDEX IF NOT EXISTS delayed_by_due ON delayed(due)")
+        self.db.execute("CREATE INDEX IF NOT EXISTS deliveries_of_kept ON deliveries(seq) WHERE kept = 1")
         self.recent = RecentDeliveries(self.log)
         self._settled_expiry: int | None = None  # when the first expires that was settled during a search; see expired
         self._committed_expiry: int | None = None  # the same at the last commit, for a rollback
@@ -245,6 +269,16 @@ class Store:
         self.problems += self.inconsistencies()
         for text in self.problems:
             log.warning("%s: %s; set aside, `hitbox admin repair %s` removes it", self.path, text, self.folder)
+        self._count_bytes()
+
+    def _count_bytes(self) -> None:
+        """Count the bytes of what is pending and of what is kept, at a start."""
+        query = f"""SELECT d.subscriber, sum(length(d.ids) + length({_BODY})) FROM {_WITH_EVENTS}
+                    WHERE {_HAS_EVENT} GROUP BY d.subscriber"""
+        total = Counter(dict(self.db.execute(query)))
+        total.update(self._bytes_of(list(map(row_of, self.recent.all()))))
+        self.pending_bytes = dict(total)
+        ((self.kept_bytes,),) = self.db.execute("SELECT ifnull(sum(length(body)), 0) FROM kept")
 
     def check(self) -> Iterator[str]:
         """Read everything; yields what is damaged or lost."""
@@ -309,11 +343,18 @@ class Store:
             if strangers:
                 such = f"such as number {min(strangers)}"
                 found.append(f"{len(strangers)} {NOUNS[name]} of subscribers that do not exist ({such})")
-        query = "SELECT seq FROM deliveries WHERE body IS NULL AND seq < ?"
+        query = f"SELECT d.seq FROM {_WITH_EVENTS} WHERE NOT {_HAS_EVENT} AND (d.seq < ? OR d.kept)"
         gone = [seq for (seq,) in self.db.execute(query, (first,))]
         gone += [row[2] for row in self.recent.all() if row[2] < first]
         if gone:
             found.append(f"{len(gone)} pending deliveries of events that are gone (such as event {min(gone)})")
+        query = (
+            f"SELECT count(*), min(event) FROM kept WHERE {_UNUSED} AND event NOT IN (SELECT value FROM json_each(?))"
+        )
+        failed = msgspec.json.encode(self.get_meta("failed", [])).decode()
+        for count, event in self.db.execute(query, (failed,)):
+            if count:
+                found.append(f"{count} events that are kept for no delivery (such as event {event})")
         for count, name in self.db.execute(f"SELECT count(*), min(name) FROM subscriptions WHERE NOT ({READABLE})"):
             if count:
                 found.append(f"{count} subscriptions with a value of the wrong kind (such as {name!r})")
@@ -334,6 +375,7 @@ class Store:
         self.db.execute("COMMIT")
         self.recent.committed()
         self._committed_expiry = self._settled_expiry
+        self._add_totals()
         with self._maintenance("commit marker"):
             if self.commit_marker is not None:
                 self.commit_marker.write(commits)
@@ -345,6 +387,22 @@ class Store:
             )  # do not try again at every commit
             self._next_checkpoint = self._checkpoint_bytes + late
             self._pages = 0
+
+    def _add_totals(self) -> None:
+        """What the transaction changed of the numbers that other threads read."""
+        for number, size in self._more_bytes.items():
+            total = self.pending_bytes.get(number, 0) + size
+            if total > 0:
+                self.pending_bytes[number] = total
+            else:
+                self.pending_bytes.pop(number, None)
+        self.kept_bytes += self._more_kept
+        self.trimmed += self._more_trimmed
+        self._clear_totals()
+
+    def _clear_totals(self) -> None:
+        self._more_bytes.clear()
+        self._more_kept = self._more_trimmed = 0
 
     def _check_room(self) -> None:
         """Raise FullError if what is about to be committed could not be copied from SQLite's log into the database
@@ -393,6 +451,7 @@ class Store:
     def rollback(self) -> None:
         """Undo what was not committed."""
         self.recent.rollback()
+        self._clear_totals()
         self._settled_expiry = self._committed_expiry
         try:
             if self.db.in_transaction:  # after some errors SQLite has rolled back by itself
@@ -531,7 +590,10 @@ class Store:
         names = [name for (_, name, *_) in self.subscriptions.scan("subscriber = ?", (number,))]
         self.change([StoredChange(number, owner, [], names)])
         self.recent.forget(number)
+        self._more_bytes[number] = -self.pending_bytes.get(number, 0)
+        unneeded = {row[2] for row in self.deliveries.scan("subscriber = ? AND kept = 1", (number,))}
         self.deliveries.delete_where("subscriber = ?", (number,))
+        self._drop_unneeded(unneeded)
         self.dead.delete_where("subscriber = ?", (number,))
         self._losses.delete([(number,)])
         self.owners.delete([(number,)])
@@ -613,7 +675,9 @@ class Store:
         that could not be matched completely."""
         wanted = {row[0] for row in rows}
         known = self.existing_subscribers(wanted)  # while the disk was full, one may have been removed
-        self.recent.record([row for row in rows if row[0] in known] if known != wanted else list(rows))
+        fresh = [row for row in rows if row[0] in known] if known != wanted else list(rows)
+        self.recent.record(fresh)
+        self._more_bytes.update(self._bytes_of(fresh))
         if self.recent.crowded():
             self.settle(max(len(rows), SETTLE_ROWS))
         self.put_meta("matched", matched)
@@ -623,13 +687,47 @@ class Store:
     def record_failed(self, rows: Sequence[tuple[int, int, int, str, int]], failed: Sequence[int]) -> dict[int, int]:
         """After another attempt at the failed events: store the deliveries that are not pending already, and which
         events still fail. Returns how many deliveries each subscriber got."""
-        added: Counter[int] = Counter()
-        for subscriber, level, seq, ids, sent in rows:
-            if self.existing_subscribers([subscriber]) and not self.pending_levels(subscriber, [seq]):
-                self.deliveries.insert([(subscriber, TOP - level, seq, ids, sent, 0, None)])
-                added[subscriber] += 1
+        before, first = self.get_meta("failed", []), self.events.first()
+        fresh = [
+            (subscriber, TOP - level, seq, ids, sent, 0, int(seq < first))
+            for subscriber, level, seq, ids, sent in rows
+            if self.existing_subscribers([subscriber]) and not self.pending_levels(subscriber, [seq])
+        ]
+        self._insert_deliveries(fresh)
         self.put_meta("failed", list(failed))
-        return added
+        self._drop_unneeded(set(before).difference(failed))
+        return Counter(row[0] for row in fresh)
+
+    def _insert_deliveries(self, rows: Sequence[Row]) -> None:
+        """Deliveries that were not pending until now become rows."""
+        self.deliveries.insert(rows)
+        self._more_bytes.update(self._bytes_of(rows))
+
+    def _bytes_of(self, rows: Sequence[Row]) -> Counter[int]:
+        """Bytes of the events and names of deliveries, by subscriber. Of both kinds of rows: the event is the third
+        value, and the names are the fourth."""
+        found: Counter[int] = Counter()
+        sizes = self._events(list({row[2] for row in rows}), "length(body)")
+        for row in rows:
+            if row[2] in sizes:
+                found[row[0]] += len(row[3]) + int(sizes[row[2]][1])
+        return found
+
+    def _removed(self, rows: Sequence[Row]) -> None:
+        """These deliveries, as rows of their table, are not pending any more."""
+        self._more_bytes.subtract(self._bytes_of(rows))
+        self._drop_unneeded({row[2] for row in rows if row[6]})
+
+    def _drop_unneeded(self, seqs: set[int]) -> None:
+        """Delete those of the events from table `kept` that nobody needs any more."""
+        wanted = seqs.difference(self.get_meta("failed", [])) if seqs else seqs
+        if wanted:
+            query = (
+                f"SELECT event, length(body) FROM kept WHERE event IN (SELECT value FROM json_each(?)) AND {_UNUSED}"
+            )
+            unused = list(self.db.execute(query, (msgspec.json.encode(sorted(wanted)).decode(),)))
+            self.kept.delete((event,) for event, _ in unused)
+            self._more_kept -= sum(size for _, size in unused)
 
     def settle(self, limit: int = SETTLE_ROWS, before: float = math.inf) -> int:
         """Turn about `limit` deliveries of the oldest records of the log, those written before the time `before`, into
@@ -638,14 +736,14 @@ class Store:
         self._insert_recent(found)
         return len(found)
 
-    def _insert_recent(self, deliveries: Sequence[RecentDelivery]) -> None:
+    def _insert_recent(self, deliveries: Sequence[RecentDelivery], kept: int = 0) -> None:
         """Deliveries that were taken out of the log become rows. A search that is under way may be past their keys, so
         it is told when they expire."""
         if deliveries:
-            self.deliveries.insert(map(row_of, deliveries))
             if self._settled_expiry is not None:
                 known = self._expiries([row[2] for row in deliveries]).values()
                 self._settled_expiry = min([self._settled_expiry, *known])
+            self.deliveries.insert(row_of(one, kept) for one in deliveries)
 
     def settle_overdue(self) -> int:
         """The same with the records that are not new any more."""
@@ -653,14 +751,12 @@ class Store:
 
     def acknowledge(self, keys: Iterable[tuple[int, int, int]]) -> dict[int, int]:
         """Remove deliveries (subscriber, level, seq); returns how many each subscriber had of them."""
-        counts, others = self.recent.remove(keys)
+        recent, others = self.recent.remove(keys)
+        rows = list(map(row_of, recent))
         if others:
-            settled = self.deliveries.delete_counted(
-                (subscriber, TOP - level, seq) for subscriber, level, seq in others
-            )
-            for subscriber, count in settled.items():
-                counts[subscriber] = counts.get(subscriber, 0) + count
-        return counts
+            rows += self.deliveries.take((subscriber, TOP - level, seq) for subscriber, level, seq in others)
+        self._removed(rows)
+        return Counter(row[0] for row in rows)
 
     def pending_levels(self, subscriber: int, seqs: Sequence[int]) -> list[tuple[int, int]]:
         """(level, seq) of those of the events that are pending."""
@@ -678,9 +774,8 @@ class Store:
 
     def fetch(self, subscriber: int, skip: set[int], limit: int) -> tuple[list[StoredDelivery], bool]:
         """The next deliveries in order, which are marked as sent, and whether there are more."""
-        query = """SELECT d.*, e.time, e.body FROM deliveries d LEFT JOIN events e ON e.seq = d.seq
-                   WHERE d.subscriber = ? AND (d.body IS NOT NULL OR e.seq IS NOT NULL)
-                   ORDER BY d.urgency, d.seq"""
+        query = f"""SELECT d.*, {_TIME}, {_BODY} FROM {_WITH_EVENTS} WHERE d.subscriber = ? AND {_HAS_EVENT}
+                    ORDER BY d.urgency, d.seq"""
         rows = self.db.execute(query, (subscriber,))
         settled = list(islice((row for row in rows if row[2] not in skip), limit + 1))
         rows.close()
@@ -692,8 +787,8 @@ class Store:
         self.recent.mark_sent([(subscriber, row[2]) for row in recent if not row[4]])
         self._mark_sent(settled)
         found = [
-            StoredDelivery(seq, TOP - urgency, ids.splitlines(), bool(sent), tries, when or 0, own or body)
-            for _, urgency, seq, ids, sent, tries, own, _, when, body in settled
+            StoredDelivery(seq, TOP - urgency, ids.splitlines(), bool(sent), tries, when, body)
+            for _, urgency, seq, ids, sent, tries, _, _, when, body in settled
         ]
         events = self._events([row[2] for row in recent])
         found += [
@@ -705,13 +800,13 @@ class Store:
 
     def _mark_sent(self, rows: Sequence[Row]) -> None:
         """Rows of table `deliveries` are sent. They return to the log, where an acknowledgement costs little, if they
-        fit: otherwise others, which are sent soon, would become rows instead. Those with a text or a number of tries
-        stay rows, because the log does not keep these."""
+        fit: otherwise others, which are sent soon, would become rows instead. Those of kept events and those with a
+        number of tries stay rows, because the log does not keep this."""
         fits = not self.recent.crowded(len(rows))
         returning: list[Row] = []
         staying: list[Row] = []
         for row in rows:
-            (returning if fits and not row[5] and row[6] is None else staying).append(row[:8])
+            (returning if fits and not row[5] and not row[6] else staying).append(row[:8])
         self.deliveries.delete_read(returning)
         self.recent.record([(row[0], TOP - row[1], row[2], row[3], 1) for row in returning])
         self.deliveries.put([(*row[:4], 1, *row[5:7]) for row in staying if not row[4]])
@@ -720,9 +815,13 @@ class Store:
         """{seq: (time, body)} of events. `text`: what of the body, in SQL."""
         if not seqs:
             return {}
+        wanted = msgspec.json.encode(seqs).decode()
         query = f"SELECT seq, time, {text} FROM events WHERE seq IN (SELECT value FROM json_each(?))"
-        rows = self.db.execute(query, (msgspec.json.encode(seqs).decode(),))
-        return {seq: (when, body) for seq, when, body in rows}
+        found = {seq: (when, body) for seq, when, body in self.db.execute(query, (wanted,))}
+        if self.kept.rows() and len(found) < len(seqs):
+            query = f"SELECT event, time, {text} FROM kept WHERE event IN (SELECT value FROM json_each(?))"
+            found.update((event, (when, body)) for event, when, body in self.db.execute(query, (wanted,)))
+        return found
 
     def _delivery(self, subscriber: int, level: int, seq: int) -> Row | None:
         """A pending delivery as a row of table `deliveries`; if it is in the log, it becomes one."""
@@ -743,15 +842,15 @@ class Store:
         """Turn deliveries (level, seq) into dead letters; returns how many. Only the newest `most` letters are kept."""
         rows = self._take(subscriber, keys)
         kept = rows[max(len(rows) - most, 0) :]
-        texts = {seq: body for seq, (_, body) in self._events([row[2] for row in kept if row[6] is None]).items()}
+        texts = {seq: body for seq, (_, body) in self._events([row[2] for row in kept]).items()}
         entry, now = self.ledger.changed_entry("dead"), time.time_ns() // 1000
         letters = []
-        for number, (_, urgency, seq, ids, _, _, own) in enumerate(kept, entry.last + 1):
-            body = texts.get(seq) if own is None else own
-            letters.append((number, subscriber, TOP - urgency, seq, ids, tries, reason, now, body))
+        for number, (_, urgency, seq, ids, *_) in enumerate(kept, entry.last + 1):
+            letters.append((number, subscriber, TOP - urgency, seq, ids, tries, reason, now, texts.get(seq)))
         self.dead.insert(letters)
         entry.last += len(letters)
         self.add_losses(subscriber, dead=len(rows))
+        self._removed(rows)
         over = self.dead.rows() - most
         self.dead.delete_where("number IN (SELECT number FROM dead ORDER BY number LIMIT ?)", (max(over, 0),))
         return len(rows)
@@ -768,10 +867,8 @@ class Store:
 
     def _take(self, subscriber: int, keys: Iterable[tuple[int, int]]) -> list[Row]:
         """Remove pending deliveries (level, seq) from the log or their table; returns those that were there as rows of
-        the table, by age."""
-        wanted = [(subscriber, *key) for key in keys]
-        recent = [row for _, level, seq in wanted if (row := self.recent.get(subscriber, seq)) and row[1] == level]
-        _, others = self.recent.remove(wanted)
+        the table, by age. The caller goes on with `_removed` when it has read their events."""
+        recent, others = self.recent.remove((subscriber, *key) for key in keys)
         settled = self.deliveries.take((subscriber, TOP - level, seq) for _, level, seq in others)
         return sorted([*map(row_of, recent), *settled], key=lambda row: row[2])
 
@@ -781,16 +878,18 @@ class Store:
         revived = []
         now = time.time_ns() // 1000
         for number in numbers:
-            for _, subscriber, level, seq, ids, *_, body, _ in list(self.dead.scan("number = ?", (number,))):
+            for _, subscriber, level, seq, ids, *_, died, body, _ in list(self.dead.scan("number = ?", (number,))):
+                stored = self._events([seq], "NULL").get(seq)
                 if (
                     body is None
                     or not self.existing_subscribers([subscriber])
                     or self.pending_levels(subscriber, [seq])
-                    or 0 < expires_at(self._events([seq]).get(seq, (0, b""))[0], body) <= now
+                    or 0 < expires_at(0 if stored is None else stored[0], body) <= now
                 ):
                     continue
-                own = body if seq < self.events.first() else None  # otherwise the event stays as long as it is pending
-                self.deliveries.insert([(subscriber, TOP - level, seq, ids, 1, 0, own)])
+                if stored is None:  # the time of the event is gone with it
+                    self._keep([(seq, died, body)])
+                self._insert_deliveries([(subscriber, TOP - level, seq, ids, 1, 0, int(seq < self.events.first()))])
                 self.dead.delete([(number,)])
                 revived.append((number, subscriber, seq))
         return revived
@@ -808,9 +907,16 @@ class Store:
             return 0
         pending = {seq for _, _, seq, *_ in self.deliveries_of(subscriber)}
         wanted = [row for row in rows if row[1] >= self.events.first() and row[1] not in pending]
-        fresh = [(subscriber, TOP - level, seq, ids, 1, 0, None) for level, seq, ids in wanted]
-        self.deliveries.insert(fresh)
+        fresh = [(subscriber, TOP - level, seq, ids, 1, 0, 0) for level, seq, ids in wanted]
+        self._insert_deliveries(fresh)
         return len(fresh)
+
+    def failed_events(self) -> list[Row]:
+        """(seq, time, body) of the events that could not be matched; from any thread."""
+        wanted = msgspec.json.encode(self.failed()).decode()
+        query = """SELECT seq, time, body FROM events WHERE seq IN (SELECT value FROM json_each(?1))
+                   UNION ALL SELECT event, time, body FROM kept WHERE event IN (SELECT value FROM json_each(?1))"""
+        return sorted(self.read(query, (wanted,)))
 
     def events_from(self, seq: int, limit: int) -> list[Row]:
         """(seq, time, body) of the next events, from any thread."""
@@ -822,8 +928,8 @@ class Store:
 
     def pending(self) -> dict[int, int]:
         """The number of pending deliveries of each subscriber; called before the writer runs."""
-        query = "SELECT subscriber, count(*) FROM deliveries WHERE body IS NOT NULL OR seq >= ? GROUP BY subscriber"
-        counts = Counter(dict(self.db.execute(query, (self.events.first(),))))
+        query = f"SELECT d.subscriber, count(*) FROM {_WITH_EVENTS} WHERE {_HAS_EVENT} GROUP BY d.subscriber"
+        counts = Counter(dict(self.db.execute(query)))
         counts.update(row[0] for row in self.recent.all() if row[2] >= self.events.first())
         return counts
 
@@ -864,9 +970,8 @@ class Store:
         be missed by it, and counts as one of the others."""
         if after[0] < 0:
             self._settled_expiry = NEVER
-        query = f"""SELECT d.subscriber, d.urgency, d.seq, ifnull(e.time, 0),
-                    substr(ifnull(d.body, e.body), -{TTL_BYTES})
-                    FROM deliveries d LEFT JOIN events e ON e.seq = d.seq
+        query = f"""SELECT d.subscriber, d.urgency, d.seq, ifnull({_TIME}, 0), substr({_BODY}, -{TTL_BYTES})
+                    FROM {_WITH_EVENTS}
                     WHERE (d.subscriber, d.urgency, d.seq) > (?, ?, ?)
                     ORDER BY d.subscriber, d.urgency, d.seq LIMIT ?"""
         rows = list(self.db.execute(query, (*after, limit)))
@@ -891,33 +996,86 @@ class Store:
 
     # ---- retention
 
-    def trim(self, before: int, most_bytes: int, batch: int = 20_000) -> int:
+    def trim(self, before: int, most_bytes: int, most_in_all: int = NEVER, batch: int = 20_000) -> Trimmed:
         """Remove events older than `before` (microseconds), and the oldest ones while the database is larger than
-        `most_bytes`, but none that is pending, and at most `batch`; returns how many."""
-        last = min([self.get_meta("matched", 0), *(seq - 1 for seq in self.get_meta("failed", []))])
-        excess = self.used_bytes() - most_bytes
-        gone = 0
+        `most_bytes`, without what is kept, or than `most_in_all`. What is still needed is kept elsewhere. At most
+        `batch` events; fewer if many deliveries of them are pending."""
+        first, used = self.events.first(), self.used_bytes()
+        excess = max(used - self.kept_bytes - self._more_kept - most_bytes, used - most_in_all)
+        gone, count, limit = 0, 0, min(batch, 2 * self._span)
         query = "SELECT seq, time, length(body) FROM events WHERE seq <= ? ORDER BY seq LIMIT ?"
-        for seq, when, size in self.db.execute(query, (last, batch)):
+        for seq, when, size in self.db.execute(query, (self.get_meta("matched", 0), limit)):
             if when >= before and excess <= 0:
                 break
-            gone, excess = seq, excess - size - 32
-        if gone:  # usually there is nothing to remove, and the query is not needed
-            ((pinned,),) = self.db.execute(_OLDEST_NEEDED, (self.events.first(),))
-            needed = [pinned, self.recent.oldest_event(self.events.first())]
-            gone = min([gone, *(seq - 1 for seq in needed if seq is not None)])
-        return self.events.delete_through(gone) if gone >= self.events.first() else 0
+            gone, count, excess = seq, count + 1, excess - size - 32
+        if gone < first:
+            return Trimmed(0, False)
+        through = self._remove_through(first, gone)
+        self._span = through - first + 1
+        self._more_trimmed += self._span
+        return Trimmed(self._span, count == limit or through < gone)
+
+    def _remove_through(self, first: int, last: int) -> int:
+        """Remove the events from `first` to `last`, or fewer if too many deliveries of them are pending; what is still
+        needed is kept. Returns the number of the last one."""
+        recent = [row for row in self.recent.all() if row[2] <= last]
+        failed = [seq for seq in self.get_meta("failed", []) if seq <= last]
+        while True:
+            settled = list(self.db.execute(_PENDING_IN, (first, last, KEPT_ROWS + 1)))
+            needed = {row[2] for row in [*settled, *recent]}.union(failed)
+            if first == last:
+                settled = list(self.db.execute(_PENDING_IN, (first, last, -1)))
+                break
+            sizes = self._events(sorted(needed), "length(body)").values()
+            if len(settled) + len(recent) <= KEPT_ROWS and sum(int(size) for _, size in sizes) <= KEPT_BYTES:
+                break
+            last = first + (last - first) // 2
+            recent = [row for row in recent if row[2] <= last]
+            failed = [seq for seq in failed if seq <= last]
+        events = [(seq, *event) for seq, event in self._events(sorted(needed)).items()]
+        self.events.delete_through(last)  # first: on a full disk what follows needs the space
+        self._keep(events)
+        self.recent.remove((row[0], row[1], row[2]) for row in recent)
+        self.deliveries.delete_read(settled)
+        self._insert_recent(recent, kept=1)
+        self.deliveries.insert([(*row[:6], 1) for row in settled])
+        return last
+
+    def _keep(self, events: Sequence[Row]) -> None:
+        """Events (seq, time, body) that retention has passed are still needed."""
+        self.kept.insert(events)
+        self._more_kept += sum(len(body) for *_, body in events)
+
+    def oldest_pending(self, subscribers: Iterable[int]) -> dict[int, tuple[int, int]]:
+        """(number, time) of the oldest event that is pending for each of the subscribers, in this transaction."""
+        oldest: dict[int, int] = {}
+        for number in subscribers:
+            ((settled,),) = self.db.execute(_OLDEST_OF, (number,))
+            seqs = [row[2] for row in self.recent.of(number)]
+            if settled is not None or seqs:
+                oldest[number] = min(seqs if settled is None else [settled, *seqs])
+        times = self._events(sorted(set(oldest.values())), "NULL")
+        return {number: (seq, times[seq][0]) for number, seq in oldest.items() if seq in times}
 
 
-# The oldest event that a pending delivery needs. Jumps from subscriber to subscriber in key order and reads the first
-# row of each level: a few steps per subscriber with pending deliveries, none for the others.
-_OLDEST_NEEDED = f"""
+_LEVELS = f"level(u) AS (VALUES {', '.join(f'({urgency})' for urgency in range(LEVELS))})"
+_OLDEST_OF = (
+    f"WITH {_LEVELS} SELECT min((SELECT min(seq) FROM deliveries WHERE subscriber = ? AND urgency = u)) FROM level"
+)
+_PENDING_IN = f"""
     WITH RECURSIVE owner(n) AS (
         SELECT min(subscriber) FROM deliveries
         UNION ALL SELECT (SELECT min(subscriber) FROM deliveries WHERE subscriber > n) FROM owner WHERE n IS NOT NULL
-    ), level(u) AS (VALUES {", ".join(f"({urgency})" for urgency in range(LEVELS))})
-    SELECT min((SELECT min(seq) FROM deliveries WHERE subscriber = n AND urgency = u AND seq >= ? AND body IS NULL))
-    FROM owner, level WHERE n IS NOT NULL"""
+    ), {_LEVELS}
+    SELECT d.* FROM owner CROSS JOIN level CROSS JOIN deliveries d
+    WHERE n IS NOT NULL AND d.subscriber = n AND d.urgency = u AND d.seq BETWEEN ? AND ? LIMIT ?"""
+"""The pending deliveries of events from one number to another. Jumps from subscriber to subscriber in key order: a few
+steps per subscriber with pending deliveries, none for the others."""
+_WITH_EVENTS = """deliveries d LEFT JOIN events e ON e.seq = d.seq
+                  LEFT JOIN kept k ON d.kept = 1 AND k.event = d.seq"""
+_HAS_EVENT = "(e.seq IS NOT NULL OR k.event IS NOT NULL)"
+_TIME, _BODY = "ifnull(e.time, k.time)", "ifnull(e.body, k.body)"
+_UNUSED = "NOT EXISTS (SELECT 1 FROM deliveries WHERE seq = event AND kept = 1)"
 
 
 _TABLES = """
