@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import os
+import re
 import signal
 import socket
 import sqlite3
@@ -17,11 +19,12 @@ import pytest
 from typer.testing import CliRunner
 
 import hitbox
-from hitbox.broker import configuration, import_export
+from hitbox.broker import admin, configuration, import_export, start_check
 from hitbox.broker.broker import Broker
 from hitbox.broker.cli import app
 from hitbox.broker.client import Client
 from hitbox.broker.errors import BadRequest, Conflict
+from support.broker_kit import item, running
 from support.served import served
 
 
@@ -204,6 +207,39 @@ def test_import_keeps_what_subscriptions_say_about_themselves(tmp_path: Path) ->
         assert {m["name"] for m in tried["matches"]} == {"1", "2"}
         found = client.request("GET", "/v1/subscriptions")["subscriptions"]
         assert {one["name"]: one["about"] for one in found}["2"] == {"age": 20}
+
+
+UNFIT: dict[str, tuple[hitbox.Schema | None, str]] = {
+    "open": (None, "a broker needs a schema that declares its attributes, and this one is open"),
+    "ignore": (hitbox.Schema({"price": "float"}, extra="ignore"), "cannot have extra='ignore': leave `extra` out"),
+    "error": (hitbox.Schema({"price": "float"}, extra="error"), "cannot have extra='error': leave `extra` out"),
+}
+
+
+@pytest.mark.parametrize("which", UNFIT)
+def test_a_schema_that_a_broker_cannot_have_is_refused_before_anything_is_written(tmp_path: Path, which: str) -> None:
+    schema, message = UNFIT[which]
+    index = hitbox.Index(schema)
+    index.subscribe("ann/s", "price > 1")
+    index.save(tmp_path / "snapshot")
+    data = tmp_path / "data"
+    with pytest.raises(BadRequest, match=re.escape(message)):
+        import_export.load(data, tmp_path / "snapshot")
+    with pytest.raises(BadRequest, match=re.escape(message)):
+        Broker(data, index.schema)
+    assert not data.exists()
+    (tmp_path / "schema.json").write_text(json.dumps(index.schema.to_json()))
+    assert start_check.problems(configuration.Serving(data=str(data), schema=str(tmp_path / "schema.json")))
+    with served(data, "--schema", "price:float") as url, Client.sync(url) as client:  # the folder can be used
+        client.publish({"price": 2})
+
+    async def change() -> None:
+        async with running(data, None) as broker:
+            with pytest.raises(BadRequest, match=re.escape(message)):
+                await admin.put_schema(broker, index.schema)
+            assert await broker.publish([item(price=2)]) == 2
+
+    asyncio.run(change())
 
 
 def test_a_serving_broker_still_frees_cycles() -> None:

@@ -18,6 +18,7 @@ from hitbox.broker.changes import parted
 from hitbox.broker.clock import time as clock
 from hitbox.broker.errors import BadRequest, Conflict, Unknown
 from hitbox.broker.published_event import PublishedEvent, expires_at
+from hitbox.broker.settings import check_schema
 from hitbox.broker.store.checked_table import Row
 from hitbox.broker.subscriptions import Subscriber, stored_values
 from hitbox.encoding.schema import Schema
@@ -292,7 +293,7 @@ def _wants(broker: Broker, subscriber: Subscriber, seq: int, body: bytes) -> tup
 async def put_schema(broker: Broker, schema: Schema) -> None:
     """Change the schema, unless a subscription or a delayed event contradicts the new one. A change that has begun goes
     on if the request is cancelled."""
-    if schema != broker.registry.schema:
+    if check_schema(schema) != broker.registry.schema:
         await asyncio.shield(broker.start_change(_change_schema(broker, schema)))
 
 

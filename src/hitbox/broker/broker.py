@@ -44,7 +44,7 @@ from hitbox.broker.errors import BadRequest, Conflict, Forbidden, Overloaded, St
 from hitbox.broker.json_text import LARGE, check_size
 from hitbox.broker.message_ids import Key, MessageIds, key_of
 from hitbox.broker.published_event import PublishedEvent, expires_at
-from hitbox.broker.settings import Options, Settings, check_name, check_options, check_settings
+from hitbox.broker.settings import Options, Settings, check_name, check_options, check_schema, check_settings
 from hitbox.broker.stats import Statistics
 from hitbox.broker.store.disk import Disk
 from hitbox.broker.store.group_commit import Writer
@@ -103,6 +103,7 @@ class Broker:
     ) -> None:
         self.telemetry = telemetry
         self.settings = check_settings(settings or Settings())
+        schema = schema if schema is None else check_schema(schema)
         self.store = Store(folder, self.settings.max_store_bytes, disk)
         self._make_writer = writer
         try:

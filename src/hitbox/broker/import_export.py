@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hitbox.broker.errors import BadRequest, Conflict
-from hitbox.broker.settings import Options, check_name
+from hitbox.broker.settings import Options, check_name, check_schema
 from hitbox.broker.store.store import Store
 from hitbox.broker.subscriptions import SubscriptionRegistry
 from hitbox.encoding.schema import Schema
@@ -32,7 +32,7 @@ def load(
 ) -> Schema:
     """Import a snapshot into a store without subscriptions; returns the schema. `progress` gets (done, total)."""
     contents = _named(state.read(path, verify=True), owner)
-    schema = contents.keys.schema
+    schema = check_schema(contents.keys.schema)
     store = Store(folder)
     try:
         kept = store.get_meta("schema")

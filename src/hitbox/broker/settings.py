@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from hitbox.broker.errors import BadRequest
+from hitbox.encoding.schema import Schema
 
 Way = Literal["serial", "alternate", "concurrent"]
 Policy = Literal["spool", "drop_oldest", "disconnect"]
@@ -125,6 +126,21 @@ def check_settings(settings: Settings) -> Settings:
     except msgspec.ValidationError as problem:
         wrong, _, place = str(problem).partition(" - at `$.")
         raise BadRequest(f"the setting {place.rstrip('`')} is invalid: {wrong.lower()}") from None
+
+
+def check_schema(schema: Schema) -> Schema:
+    """Returns a schema that a broker can have: one that declares every attribute, and says nothing about others."""
+    if schema.is_open:
+        raise BadRequest(
+            "a broker needs a schema that declares its attributes, and this one is open: it is that of an index "
+            "without a schema. Make the index with one, e.g. hitbox.Index({'price': 'float', 'city': 'string'})"
+        )
+    if schema.extra is not None:
+        raise BadRequest(
+            f"a broker refuses events with fields that its schema does not declare, so the schema cannot have "
+            f"extra={schema.extra!r}: leave `extra` out"
+        )
+    return schema
 
 
 def check_name(name: object, what: str) -> str:
