@@ -33,7 +33,7 @@ def exposed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
             await broker.subscribe("ann", [sub("s", "qty > 0")])
             await broker.publish([item(qty=1)])
             await until(broker.caught_up)
-            return metrics.exposition(broker, lambda one: True).decode()
+            return metrics.exposition(broker, lambda one: True, True).decode()
 
     text = asyncio.run(scenario())
     return {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}

@@ -25,7 +25,7 @@ def samples(text: str) -> dict[str, float]:
 
 
 def exposed(broker: Broker) -> dict[str, float]:
-    return samples(metrics.exposition(broker, lambda one: True).decode())
+    return samples(metrics.exposition(broker, lambda one: True, True).decode())
 
 
 def test_histogram() -> None:

@@ -25,3 +25,15 @@ def test_the_nearest_come_first() -> None:
     assert [len(one.changes) for one in found.misses.values()] == [1, 1, 1]  # type: ignore[union-attr]
     distances = [one.distance for one in found.misses.values()]
     assert distances == sorted(distances)
+
+
+def test_only_those_that_are_asked_for_are_ranked() -> None:
+    index = hitbox.Index({"price": "float", "qty": "int"})
+    index.load([{"id": f"b/{n}", "where": f"price > {n + 10}"} for n in range(40_000)])
+    for n in range(6):
+        index.subscribe(f"a/{n}", f"price > {100_000 + n} AND qty = {n}")
+    found = index.explain({"price": 5.0, "qty": 2}, misses=3, among=lambda id: str(id).startswith("a/"))
+    assert isinstance(found, hitbox.index.explain.Explained)
+    assert next(iter(found.misses)) == "a/2"
+    assert len(found.misses) == 3
+    assert all(str(id).startswith("a/") for id in found.misses)

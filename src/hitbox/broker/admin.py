@@ -275,19 +275,21 @@ def _wanted(broker: Broker, subscriber: Subscriber, rows: Sequence[Row]) -> list
 def _wants(broker: Broker, subscriber: Subscriber, seq: int, body: bytes) -> tuple[int, int, str] | None:
     item = msgspec.json.decode(body, type=PublishedEvent)
     names: list[str] = []
-    highest, unmatched = 0, True
+    matched: set[Subscriber] = set()
+    highest, by_name = 0, broker.registry.by_name
     event = stored_values(item.event, broker.registry.schema)
     try:
         if subscriber.owner in broker.directory.hidden_from(event):
             return None
         for level, ids in sorted(broker.registry.match([event], [item.where])[0].items(), reverse=True):
-            unmatched = False
+            matched.update(one for id in ids if (one := by_name.get(id.partition("/")[0])) is not None)
             mine = [id.partition("/")[2] for id in ids if id.startswith(f"{subscriber.name}/")]
             highest = highest if names else level
             names += mine
     except HitboxError:  # an event from before a change of the schema
         return None
-    return (highest, seq, "\n".join(names)) if names or (unmatched and subscriber.options.unmatched) else None
+    takes_it = subscriber.options.unmatched and broker.directory.unaware([subscriber.owner], matched)
+    return (highest, seq, "\n".join(names)) if names or takes_it else None
 
 
 async def put_schema(broker: Broker, schema: Schema) -> None:
@@ -327,11 +329,11 @@ def try_event(broker: Broker, caller: Caller, item: PublishedEvent, limit: int, 
     broker.check([item])
     caller.check_sees(item.event)
     registry = broker.registry
-    everything = caller.shows_all()
+    shown = None if caller.shows_all() else caller.shows_ids_now()
     found: list[dict[str, Any]] = []
     count = 0
     for level, matched in registry.levels(item.event, item.where):
-        ids = matched if everything else [id for id in matched if caller.shows_id(id)]
+        ids = matched if shown is None else list(filter(shown, matched))
         count += len(ids)
         for id in ids[: max(limit - len(found), 0)]:
             owner, _, name = id.partition("/")
@@ -339,12 +341,8 @@ def try_event(broker: Broker, caller: Caller, item: PublishedEvent, limit: int, 
                 found.append(_subscription(owner, name, _index_of(broker, id).where(id), level, {}))
     near = []
     if misses and len(registry.index):
-        explanation: Any = registry.index.explain(item.event, where=item.where, misses=misses)
-        near = [
-            {"id": id, **reason.to_dict(), "text": str(reason)}
-            for id, reason in explanation.misses.items()
-            if caller.shows_id(id)
-        ]
+        explanation: Any = registry.index.explain(item.event, where=item.where, misses=misses, among=shown)
+        near = [{"id": id, **reason.to_dict(), "text": str(reason)} for id, reason in explanation.misses.items()]
     return {"count": count, "matches": found, "misses": near}
 
 

@@ -549,7 +549,11 @@ class Broker:
             rows, matched = await self.dispatcher.run(batch)
             if self.telemetry is not None:
                 bodies, ended = [a.body for a in batch], time.perf_counter_ns()
-                about = {"first": batch[0].seq, "events": len(batch), "matches": sum(matched.values())}
+                about = {
+                    "first": batch[0].seq,
+                    "events": len(batch),
+                    "matches": sum(one.total() for one in matched.values()),
+                }
                 self.telemetry.add("hitbox.match", started, ended, bodies, **about)
             self.statistics.match_time.observe(self.dispatcher.match_seconds / len(batch), len(batch))
             self.statistics.counts["errors"] += len(self.dispatcher.failed)
@@ -560,7 +564,7 @@ class Broker:
             for a in batch:
                 if a.expires:
                     self.expiry.expect(a.expires)  # not earlier: a search that came before the record would miss it
-                self.statistics.counts["matched" if matched[a.seq] else "unmatched"] += 1
+                self.statistics.counts["matched" if matched[a.seq].total() else "unmatched"] += 1
             self.statistics.add_events(
                 {"seq": a.seq, "matches": matched[a.seq], "event": a.event, "where": a.where, "body": a.body}
                 for a in batch
@@ -1035,6 +1039,11 @@ def _replace(mailbox: Mailbox, connections: Iterable[Connection]) -> None:
         mailbox.disconnect(one)
 
 
+OF_MATCHES = frozenset({
+    "matched", "unmatched", "delivered", "acked", "dropped", "dead", "hidden", "expired", "pending", "dead_letters",
+    "p50", "p99",
+})  # fmt: skip
+"""Figures that tell whether events match: only for those who may know of all subscribers."""
 COUNTERS = (
     "published", "matched", "unmatched", "delivered", "acked", "refused", "dropped", "dead", "trimmed", "snapshots",
     "errors", "hidden", "repeated", "expired", "expired_subscribers", "delayed",

@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-from hitbox.broker.broker import COUNTERS, Broker
+from hitbox.broker.broker import COUNTERS, OF_MATCHES, Broker
 from hitbox.broker.subscriptions import Subscriber
 
 GAUGES = {
@@ -32,6 +32,7 @@ HISTOGRAMS = {
     "webhook_time": "Seconds from sending a request to a webhook until its answer was read, or it failed",
     "match_time": "Seconds to match one event, the mean of the events that were matched together",
 }
+TIMES_OF_MATCHES = frozenset({"commit_to_sent", "sent_to_acked", "webhook_time"})
 STORE_SIZES = {
     "store_database": "Size of the database file",
     "store_log": "Size of the write-ahead log",
@@ -48,14 +49,15 @@ WEBHOOK_STATES = ("ok", "failing", "disabled")
 
 
 class _BrokerCollector(Collector):
-    def __init__(self, broker: Broker, shows: Callable[[Subscriber], bool]):
+    def __init__(self, broker: Broker, shows: Callable[[Subscriber], bool], shows_all: bool):
         self.broker, self.shows = broker, shows
+        self.left_out = frozenset() if shows_all else OF_MATCHES | TIMES_OF_MATCHES
 
     def collect(self) -> Iterator[Metric]:
         found = self.broker.describe()
-        for name in COUNTERS:
+        for name in [name for name in COUNTERS if name not in self.left_out]:
             yield CounterMetricFamily(f"hitbox_{name}", f"Total {name} since start", found[name])
-        for name, says in GAUGES.items():
+        for name, says in [one for one in GAUGES.items() if one[0] not in self.left_out]:
             yield GaugeMetricFamily(f"hitbox_{name}", says, float(found[name]))
         watch = self.broker.statistics
         closed = CounterMetricFamily(
@@ -65,7 +67,7 @@ class _BrokerCollector(Collector):
             closed.add_metric([reason], watch.closed[reason])
         yield closed
         requests = CounterMetricFamily("hitbox_webhook_requests", "Requests to webhooks", labels=["outcome"])
-        for outcome in OUTCOMES:
+        for outcome in OUTCOMES if not self.left_out else ():
             requests.add_metric([outcome], watch.webhook_requests[outcome])
         yield requests
         webhooks = GaugeMetricFamily("hitbox_webhooks", "Webhooks of subscribers", labels=["state"])
@@ -73,7 +75,7 @@ class _BrokerCollector(Collector):
         for state in WEBHOOK_STATES:
             webhooks.add_metric([state], found_webhooks[state])
         yield webhooks
-        for name, says in HISTOGRAMS.items():
+        for name, says in [one for one in HISTOGRAMS.items() if one[0] not in self.left_out]:
             one = getattr(watch, name)
             family = HistogramMetricFamily(f"hitbox_{name}_seconds", says)
             family.add_metric([], buckets=one.buckets(), sum_value=one.sum)
@@ -91,7 +93,7 @@ class _BrokerCollector(Collector):
             "Milliseconds from accepted to sent, over the latest live deliveries",
             labels=["quantile"],
         )
-        for quantile in (0.5, 0.99):
+        for quantile in (0.5, 0.99) if not self.left_out else ():
             latency.add_metric([str(quantile)], watch.percentile(quantile))
         yield latency
         lag = GaugeMetricFamily("hitbox_subscriber_pending", "Deliveries not acknowledged yet", labels=["subscriber"])
@@ -102,8 +104,9 @@ class _BrokerCollector(Collector):
         yield lag
 
 
-def exposition(broker: Broker, shows: Callable[[Subscriber], bool]) -> bytes:
-    """The metrics, with the names of those subscribers that `shows` allows."""
+def exposition(broker: Broker, shows: Callable[[Subscriber], bool], shows_all: bool) -> bytes:
+    """The metrics, with the names of those subscribers that `shows` allows; unless these are all, without what tells
+    whether events match."""
     registry = CollectorRegistry()
-    registry.register(_BrokerCollector(broker, shows))
+    registry.register(_BrokerCollector(broker, shows, shows_all))
     return generate_latest(registry)

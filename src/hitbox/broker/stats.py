@@ -7,6 +7,7 @@ delivery that was sent again or came from the spool. Live deliveries of one even
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,6 +29,16 @@ class TraceRow(NamedTuple):
     determined: int
     sent: int
     live: bool
+
+
+class Matches(NamedTuple):
+    """Whom an event matched: numbers of subscribers, and how many subscriptions of each."""
+
+    subscribers: array[int]
+    counts: array[int]
+
+    def total(self) -> int:
+        return sum(self.counts)
 
 
 class Sent(Protocol):

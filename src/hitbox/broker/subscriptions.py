@@ -13,7 +13,7 @@ import contextlib
 import json
 import logging
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -105,10 +105,17 @@ class Visibility(Protocol):
 
     def hidden_from(self, event: Mapping[str, Any]) -> frozenset[str]: ...
 
+    def unaware(self, owners: Iterable[str], of: Collection[Subscriber]) -> set[str]:
+        """Those of the owners that may not know of any of these subscribers."""
+        ...
+
 
 class _EverythingVisible:
     def hidden_from(self, event: Mapping[str, Any]) -> frozenset[str]:
         return frozenset()
+
+    def unaware(self, owners: Iterable[str], of: Collection[Subscriber]) -> set[str]:
+        return set() if of else set(owners)
 
 
 class SubscriptionRegistry:
@@ -400,12 +407,13 @@ class SubscriptionRegistry:
         subscriber = self.by_name.get(id.partition("/")[0])
         return subscriber is not None and subscriber.owner in owners
 
-    def takers_of_unmatched(self, event: Mapping[str, Any]) -> list[Subscriber]:
-        """The subscribers that get an event which matches no subscription."""
-        if not self.takes_unmatched:
-            return []
+    def takers_of_unmatched(self, event: Mapping[str, Any], matched: Collection[Subscriber]) -> list[Subscriber]:
+        """The subscribers that get an event although it does not match them: those that ask for it, unless their owner
+        may know of one of those that it matched. So nobody learns from it whether others match."""
         hidden = self.visibility.hidden_from(event)
-        return [one for one in self.takes_unmatched.values() if one.owner not in hidden]
+        takers = [one for one in self.takes_unmatched.values() if one.owner not in hidden and one not in matched]
+        unaware = self.visibility.unaware({one.owner for one in takers}, matched)
+        return [one for one in takers if one.owner in unaware]
 
     # ---- snapshots and schema
 

@@ -136,8 +136,11 @@ class NearMisses:
     to be visited. If slots moved (`Catalog.compactions`), the search starts again.
     """
 
-    def __init__(self, wanted: int, hit: NDArray[Any], compactions: int):
+    def __init__(self, wanted: int, hit: NDArray[Any], compactions: int, among: Callable[[Id], bool] | None = None):
+        """`hit`: the slots that match; `among`: says of an id whether it is looked at. The others have no influence on
+        what is found."""
         self.compactions = compactions
+        self._among = among
         self._hit = hit
         self._room = 4 * wanted  # a slot may have several boxes, and some slots are removed before the end
         self._seen = 0
@@ -153,6 +156,8 @@ class NearMisses:
         here = catalog.alive[self._seen : self._seen + PIECE_SLOTS].copy()
         here[self._hit[(self._hit >= self._seen) & (self._hit < self._seen + len(here))] - self._seen] = False
         slots = self._seen + np.flatnonzero(here)
+        if self._among is not None:
+            slots = slots[np.fromiter(map(self._among, catalog.id_list(slots)), bool, len(slots))]
         self._seen += PIECE_SLOTS
         numbers = catalog.boxes_of(slots)
         if not len(numbers):

@@ -477,9 +477,16 @@ class Index:
     # ---- explaining
 
     def explain(
-        self, event: Event, id: Id | None = None, where: str | None = None, *, misses: int = 0
+        self,
+        event: Event,
+        id: Id | None = None,
+        where: str | None = None,
+        *,
+        misses: int = 0,
+        among: Callable[[Id], bool] | None = None,
     ) -> Explanation | BothSides | Explained:
-        """Why a subscription matched or did not; without an id the matches and, if asked, the nearest misses."""
+        """Why a subscription matched or did not; without an id the matches and, if asked, the nearest misses. `among`:
+        the misses are those nearest of the ids for which it is true; the others have no influence on them."""
         if id is not None:
             with self._lock.read:
                 return self._explain(event, self._slot(id), where)
@@ -487,9 +494,11 @@ class Index:
             raise ValueProblem(f"misses is a whole number, not {brief(misses)}")
         if misses <= 0:
             return Explained(self.match(event, where), {})
-        return self._with_misses(event, where, misses)
+        return self._with_misses(event, where, misses, among)
 
-    def _with_misses(self, event: Event, where: str | None, misses: int) -> Explained:
+    def _with_misses(
+        self, event: Event, where: str | None, misses: int, among: Callable[[Id], bool] | None
+    ) -> Explained:
         """It looks at every subscription, so it gives the lock back between slices; the index may change meanwhile."""
         filters = self._filters(where, 1)
         near: NearMisses | None = None
@@ -499,7 +508,7 @@ class Index:
                 if near is None or near.compactions != self._catalog.compactions:  # slots have moved: begin again
                     slots = self._resolver().one(points, event, filters, None)
                     matched = self._catalog.id_list(slots)
-                    near = NearMisses(misses, slots, self._catalog.compactions)
+                    near = NearMisses(misses, slots, self._catalog.compactions, among)
                 until = time.perf_counter() + SLICE_SECONDS / 25
                 while near.look(self._state.boxes, self._catalog, points) and time.perf_counter() < until:
                     pass

@@ -424,6 +424,69 @@ def test_events_outside_see_are_not_delivered_or_shown(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_nobody_learns_whether_an_event_matches_what_is_hidden(tmp_path: Path) -> None:
+    """Not by the rank of a probe among the nearest misses, not as one who gets what is unmatched, not by figures."""
+
+    async def live(s: Scene, who: str) -> dict[str, Any]:
+        given = {"authorization": f"Bearer {s.tokens[who]}"}
+        async with s.http.stream("GET", "/v1/live", headers=given) as found:
+            return dict(json.loads((await anext(found.aiter_lines())).removeprefix("data: ")))
+
+    async def scenario() -> None:
+        async with scene(tmp_path) as s, s.client("root") as root:
+            await root.put_principal("ann", ["subscribe"])
+            await root.put_principal("watcher", ["observe"])
+            for who in ("ann", "watcher"):
+                s.tokens[who] = (await root.create_token(who))["token"]
+            near = [{"name": f"n{n}", "where": f"price > {n} AND qty > 1"} for n in range(20, 60)]
+            await s.ask("other", "POST", "/v1/subscribers/b.x/subscriptions", near)
+            far = {"where": "price > 900 AND qty = 7 AND city = 'Paris'"}
+            await s.ask("ann", "PUT", "/v1/subscribers/ann/subscriptions/probe", far)
+            for value in (10, 30, 70):
+                body = {"event": {"price": value, "qty": 2}, "misses": 1}
+                found = (await s.ask("ann", "POST", "/v1/try", body)).json()
+                assert [one["id"] for one in found["misses"]] == ["ann/probe"]
+                assert found["count"] == 0
+            found = (await s.ask("root", "POST", "/v1/try", {**body, "event": {"price": 10, "qty": 2}})).json()
+            assert found["misses"][0]["id"].startswith("b.x/")
+
+            for who, name in (
+                ("ann", "ann"),
+                ("subscribe", "a.s"),
+                ("observe", "a.o"),
+                ("root", "r"),
+                ("other", "b.y"),
+            ):
+                given = await s.ask("root", "PUT", f"/v1/subscribers/{name}?owner={who}", {"unmatched": True})
+                assert given.status_code == 200
+            assert await root.publish({"price": 25.0, "qty": 2}) == 1  # six of b.x match
+            assert await root.publish({"price": 1.0}) == 2
+            assert await root.publish({"price": 901.0, "qty": 7, "city": "Paris"}) == 3
+            await until(s.broker.caught_up)
+            got = {name: s.broker.mailbox(name).pending for name in ("ann", "a.s", "a.o", "r", "b.y", "b.x")}
+            assert got == {"ann": 3, "a.s": 3, "a.o": 3, "r": 1, "b.y": 1, "b.x": 2}
+            for name in got:
+                await root.request("POST", f"/v1/subscribers/{name}/ack", {"seqs": [1, 2, 3]})
+            await until(lambda: not s.broker.store.unacknowledged())
+            for name, count in got.items():
+                found = await root.request("POST", f"/v1/subscribers/{name}/replay", {"first": 1})
+                assert (name, found["count"]) == (name, count)
+
+            counts = {
+                who: [e["matches"] for e in (await live(s, who))["events"]] for who in ("root", "watcher", "observe")
+            }
+            assert counts == {"root": [5, 0, 41], "watcher": [5, 0, 41], "observe": [0, 0, 0]}
+            for who, knows in (("root", True), ("watcher", True), ("observe", False)):
+                figures = (await s.ask(who, "GET", "/v1/stats")).json()
+                text = (await s.ask(who, "GET", "/metrics")).text
+                for name in ("unmatched", "delivered", "pending"):
+                    assert (name in figures) == (name in (await live(s, who))["stats"]) == knows
+                    assert (re.search(rf"^hitbox_{name}(_total)? ", text, re.MULTILINE) is not None) == knows
+                assert ("hitbox_commit_to_sent_seconds_count" in text) == knows
+
+    run(scenario())
+
+
 def test_publish_outside_its_predicate_is_refused(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with scene(tmp_path) as s, s.client("paris") as paris:
@@ -988,7 +1051,7 @@ def test_an_unowned_subscriber_belongs_to_the_first_who_uses_it(tmp_path: Path) 
             assert broker.subscriber("a.p").owner == "paris"
         async with serving(tmp_path) as (broker, _):
             assert broker.subscriber("a.p").owner == "paris"
-            assert "a.p" in metrics.exposition(broker, lambda one: True).decode()
+            assert "a.p" in metrics.exposition(broker, lambda one: True, True).decode()
 
     run(scenario())
 

@@ -70,7 +70,7 @@ def test_an_offline_subscriber_does_not_get_what_has_expired(tmp_path: Path, lat
             await until(lambda: len(ann.got) == 2 and not ann.mailbox.pending)
             assert ann.seqs() == [2, 3]
             assert broker.describe()["expired"] == ann.mailbox.expired == 1
-            assert b"hitbox_expired_total 1.0" in exposition(broker, lambda _: True)
+            assert b"hitbox_expired_total 1.0" in exposition(broker, lambda _: True, True)
             await ann.leave()
 
     asyncio.run(scenario())

@@ -65,7 +65,7 @@ def test_what_nobody_uses_is_removed(tmp_path: Path, later: Move, caplog: pytest
             await until(lambda: "gone" not in names(broker))
             assert names(broker) == {"changed", "connected", "hooked", "kept"}
             assert broker.describe()["expired_subscribers"] == 1
-            assert b"hitbox_expired_subscribers_total 1.0" in exposition(broker, lambda _: True)
+            assert b"hitbox_expired_subscribers_total 1.0" in exposition(broker, lambda _: True, True)
             await until(lambda: broker.store.unacknowledged() == 0)  # the store follows
             assert "gone/s" not in broker.registry.index
             await listener.leave()

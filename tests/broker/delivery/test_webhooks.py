@@ -83,7 +83,7 @@ def shown(broker: Broker) -> dict[str, Any]:
 
 def states(broker: Broker) -> dict[str, int]:
     """How many webhooks are in each state, in /metrics."""
-    text = metrics.exposition(broker, lambda _: True).decode()
+    text = metrics.exposition(broker, lambda _: True, True).decode()
     return {state: int(float(n)) for state, n in re.findall(r'^hitbox_webhooks\{state="(\w+)"\} (\S+)$', text, re.M)}
 
 
@@ -109,7 +109,7 @@ def test_deliveries_are_posted_signed_and_acknowledged(tmp_path: Path) -> None:
             delivery = first.deliveries[0]
             assert (delivery["event"], delivery["level"], delivery["attempt"]) == ({"qty": 1}, 7, 1)
             assert there.connections == 1
-            text = metrics.exposition(broker, lambda _: True).decode()
+            text = metrics.exposition(broker, lambda _: True, True).decode()
             assert 'hitbox_webhook_requests_total{outcome="ok"} 3.0' in text
             assert "hitbox_webhook_time_seconds_count 3.0" in text
 

@@ -11,10 +11,11 @@ principals may see it. A predicate that does not fit the schema allows nothing.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -40,7 +41,7 @@ from hitbox.broker.errors import BadRequest, Conflict, Forbidden, NotAllowed, Un
 from hitbox.broker.settings import check_name
 from hitbox.broker.store.group_commit import Writer
 from hitbox.broker.store.store import Store
-from hitbox.broker.subscriptions import SubscriptionRegistry
+from hitbox.broker.subscriptions import Subscriber, SubscriptionRegistry
 from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError, counted
 from hitbox.index.index import Index
@@ -148,6 +149,18 @@ class Directory:
         if not predicates.limited:
             return frozenset()
         return predicates.limited - predicates.names(predicates.see, event)
+
+    def unaware(self, owners: Iterable[str], of: Collection[Subscriber]) -> set[str]:
+        """Those of the owners that may not know of any of these subscribers. One that is gone knows of all."""
+        theirs, nobodys, found = {one.owner for one in of if one.owner}, [one for one in of if not one.owner], set()
+        for owner in owners:
+            if owner in theirs:
+                continue
+            with contextlib.suppress(NotAllowed):
+                caller = self.acting_for(owner)
+                if not any(map(caller.shows_now(), of if caller.knows_others() else nobodys)):
+                    found.add(owner)
+        return found
 
     def may_see(self, name: str, event: Mapping[str, Any]) -> bool:
         """Whether a principal with a predicate `see` may see an event. What cannot be decided is not seen."""

@@ -116,13 +116,17 @@ class Caller:
 
     def shows_now(self) -> Callable[[Subscriber], bool]:
         """The same for many subscribers, with the rights that the caller has now."""
-        rights, name = self.rights(), self.name
-        others = "observe" in rights.roles or "manage" in rights.roles
+        rights, name, others = self.rights(), self.name, self.knows_others()
 
         def shows(one: Subscriber) -> bool:
             return one.owner == name or ((others or not one.owner) and rights.covers(one.name))
 
         return shows
+
+    def knows_others(self) -> bool:
+        """Whether the caller may know of subscribers of other principals, those that its names cover."""
+        roles = self.rights().roles
+        return "observe" in roles or "manage" in roles
 
     def shown_subscriber(self, name: str) -> None:
         """Raise unless the caller may know of a subscriber of this name."""
@@ -132,13 +136,24 @@ class Caller:
 
     def shows_id(self, id: str) -> bool:
         """The same for the id of a subscription."""
-        known = self._registry.by_name.get(id.partition("/")[0])
-        return known is not None and self.shows(known)
+        return self.shows_ids_now()(id)
+
+    def shows_ids_now(self) -> Callable[[Any], bool]:
+        """The same for many ids, with the rights that the caller has now."""
+        shows, by_name = self.shows_now(), self._registry.by_name
+        found: dict[str, bool] = {}
+
+        def shows_id(id: Any) -> bool:
+            name = str(id).partition("/")[0]
+            if name not in found:
+                found[name] = (known := by_name.get(name)) is not None and shows(known)
+            return found[name]
+
+        return shows_id
 
     def shows_all(self) -> bool:
         """Whether the caller may know of every subscriber."""
-        rights = self.rights()
-        return rights.names == "*" and ("observe" in rights.roles or "manage" in rights.roles)
+        return self.rights().names == "*" and self.knows_others()
 
     def shown_numbers(self) -> list[int] | None:
         """The numbers of the subscribers that the caller may know of; None: all."""

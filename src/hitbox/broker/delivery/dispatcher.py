@@ -13,7 +13,8 @@ A subscriber gets one delivery per event, which names all of its subscriptions t
 several priorities, the delivery has the highest of them, but cannot be sent before the lowest level is determined.
 Levels stay in order, so lower levels wait too. If every subscriber uses one priority, nothing waits.
 
-An event without matches is delivered, with level 0, to the subscribers with the option `unmatched`.
+An event is delivered, with level 0, to the subscribers with the option `unmatched` if it has no matches that their
+owners may know of.
 
 Matching runs on the event loop, because handing a group to a thread takes longer than matching it. If a group takes
 long, fewer events are matched together. Large events, whose texts a LIKE has to search, are matched in a thread, and so
@@ -27,6 +28,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from array import array
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
@@ -38,6 +40,7 @@ from hitbox.broker.clock import time
 from hitbox.broker.delivery.mailbox import Delivery, Mailbox
 from hitbox.broker.logs import without_message
 from hitbox.broker.settings import Way
+from hitbox.broker.stats import Matches
 from hitbox.broker.subscriptions import Subscriber, SubscriptionRegistry
 from hitbox.encoding.arrays import LEVELS
 
@@ -94,8 +97,8 @@ class Dispatcher:
     """Time that matching took in the last run."""
     _turn_ends: float = 0.0
 
-    async def run(self, batch: list[AcceptedEvent]) -> tuple[list[Row], dict[int, int]]:
-        """Match and send a batch; returns the rows to store, and the number of matches of each event."""
+    async def run(self, batch: list[AcceptedEvent]) -> tuple[list[Row], dict[int, Matches]]:
+        """Match and send a batch; returns the rows to store, and whom each event matched."""
         rows: list[Row] = []
         self.failed = []
         self.match_seconds = 0.0
@@ -115,14 +118,13 @@ class Dispatcher:
                     await send(waiting.popleft())
             for level in waiting:
                 await send(level)
-        matches: dict[int, int] = {}
+        matches: dict[int, Matches] = {}
         for seq, found in made.items():
-            count = 0
+            numbers = array("Q", [subscriber.number for subscriber in found])
+            matches[seq] = Matches(numbers, array("Q", [len(d.ids) for d in found.values()]))
             for subscriber, d in found.items():
-                count += len(d.ids)
                 if not subscriber.ephemeral:
                     rows.append((subscriber.number, d.level, seq, "\n".join(d.ids), 1 if d.sent or d.live else 0))
-            matches[seq] = count
         return rows, matches
 
     async def _levels(
@@ -140,8 +142,8 @@ class Dispatcher:
             for a, ids in wanted[number]:
                 mine = made[a.seq]
                 self._collect(a, ids, level, mine, now)
-                if number == 0 and not mine and a.seq not in self.failed:
-                    for one in self.registry.takers_of_unmatched(a.event):
+                if number == 0 and self.registry.takes_unmatched and a.seq not in self.failed:
+                    for one in self.registry.takers_of_unmatched(a.event, mine):
                         self._add(a, one, [], level, mine, now)
             if level.deliveries:
                 yield level

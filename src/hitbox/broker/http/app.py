@@ -156,7 +156,7 @@ def application(broker: Broker, access: AccessControl, version: str = "1") -> St
         return LiveStream(figures, caller, wanted, SECURITY_HEADERS, admitted)
 
     async def prometheus(request: Request, caller: Caller) -> Response:
-        text = metrics.exposition(broker, caller.shows_now())
+        text = metrics.exposition(broker, caller.shows_now(), caller.shows_all())
         return Response(text, media_type="text/plain; version=0.0.4", headers=SECURITY_HEADERS)
 
     async def description(request: Request, caller: Caller) -> Response:

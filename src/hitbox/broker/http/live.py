@@ -18,7 +18,7 @@ from hitbox.broker.clock import time
 from hitbox.broker.errors import NotAllowed
 from hitbox.broker.http.routes import shown_figures
 from hitbox.broker.published_event import PublishedEvent
-from hitbox.broker.stats import RECENT
+from hitbox.broker.stats import RECENT, Matches
 from hitbox.errors import HitboxError
 from hitbox.language import Predicate, evaluate
 
@@ -76,18 +76,34 @@ class LiveStream:
                 self.caller.check(self.need)
             except NotAllowed:
                 return
-            events = [_shown(one) for one in self.caller.shown_events(fresh)[-LATEST:]]
+            latest = self.caller.shown_events(fresh)[-LATEST:]
+            counts = await self._counts([one["matches"] for one in latest])
+            events = [_shown(one, count) for one, count in zip(latest, counts, strict=True)]
             line = statistics.history[-1] if statistics.history else {}
-            state = shown_figures(self._figures.now(), self.caller)
-            found = {"stats": {**state, **line, "pending": state["pending"]}, "events": events, "arrived": seen}
+            now = self._figures.now()
+            figures = shown_figures({**now, **line, "pending": now["pending"]}, self.caller)
+            found = {"stats": figures, "events": events, "arrived": seen}
             yield b"data: " + msgspec.json.encode(found) + b"\n\n"
             await asyncio.sleep(LIVE_SECONDS)
 
+    async def _counts(self, matches: list[Matches]) -> list[int]:
+        """How many subscriptions each of the events matched, of those that the caller may know of."""
+        if self.caller.shows_all():
+            return [one.total() for one in matches]
+        shows, known = self.caller.shows_now(), self._figures.broker.registry.by_number
 
-def _shown(one: dict[str, Any]) -> dict[str, Any]:
+        def count(one: Matches) -> int:
+            both = zip(one.subscribers, one.counts, strict=True)
+            return sum(some for number, some in both if (it := known.get(number)) is not None and shows(it))
+
+        return await asyncio.to_thread(lambda: list(map(count, matches)))
+
+
+def _shown(one: dict[str, Any], matches: int) -> dict[str, Any]:
     """An event for the page's list: of its payload the beginning."""
     payload = msgspec.json.decode(one["body"], type=PublishedEvent).shown_payload()
     found = {name: value for name, value in one.items() if name != "body"}
+    found["matches"] = matches
     return {**found, "payload": payload} if payload else found
 
 

@@ -27,7 +27,7 @@ from hitbox.broker.access.rights import (
     Caller,
     Need,
 )  # fmt: skip
-from hitbox.broker.broker import Broker
+from hitbox.broker.broker import OF_MATCHES, Broker
 from hitbox.broker.delivery.mailbox import Mailbox
 from hitbox.broker.errors import Unknown
 from hitbox.broker.http import request_bodies
@@ -209,8 +209,10 @@ class Route:
 
 
 def shown_figures(found: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Counters and sizes. What is set aside names subscribers, so only those who may see all of them are told."""
-    return found if not caller.rights().is_limited else {**found, "set_aside": []}
+    """Counters and sizes. What is set aside names subscribers, and some figures tell whether an event matched: only
+    those who may know of all subscribers get them."""
+    found = found if caller.shows_all() else {name: value for name, value in found.items() if name not in OF_MATCHES}
+    return found if not caller.rights().is_limited or "set_aside" not in found else {**found, "set_aside": []}
 
 
 async def get_schema(call: Call) -> Any:
@@ -223,7 +225,8 @@ async def put_schema(call: Call) -> Any:
 
 
 async def stats(call: Call) -> Any:
-    return {**shown_figures(dict(call.broker.describe()), call.caller), "history": list(call.broker.statistics.history)}
+    history = [shown_figures(line, call.caller) for line in call.broker.statistics.history]
+    return {**shown_figures(dict(call.broker.describe()), call.caller), "history": history}
 
 
 async def trace(call: Call) -> Any:
