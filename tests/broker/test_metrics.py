@@ -93,6 +93,8 @@ def test_only_the_subscribers_that_lag_most_have_a_series(tmp_path: Path, monkey
             await broker.publish([item(qty=n) for n in range(5)])
             await until(broker.caught_up)
             found = {name: value for name, value in exposed(broker).items() if "subscriber=" in name}
+            assert len(found) == 6
+            found = {name: value for name, value in found.items() if "_pending{" in name}
             assert found == {
                 "hitbox_subscriber_pending{subscriber=s0}": 4,
                 "hitbox_subscriber_pending{subscriber=s1}": 3,

@@ -31,6 +31,7 @@ from hitbox.broker.access.rights import PUBLISH, Caller
 from hitbox.broker.access.usage import Charge, store_charges
 from hitbox.broker.clock import time
 from hitbox.broker.cloudevents import check_context
+from hitbox.broker.delivery.backlog import Backlog
 from hitbox.broker.delivery.change_barrier import ChangeBarrier
 from hitbox.broker.delivery.delayed import DelayedEvents
 from hitbox.broker.delivery.delivery import DeliveryTracker
@@ -162,6 +163,7 @@ class Broker:
         self.writer = self._make_writer(self.store, asyncio.get_running_loop(), self._retain)
         self.tracker = DeliveryTracker(self.store, self.writer, self.statistics, self.settings, self.telemetry)
         self.expiry = ExpirySearch(self.tracker, self.mailboxes)
+        self.backlog = Backlog(self.tracker, self._busy)
         self._failed_events = self.store.failed()
         if self._failed_events:
             await self._match_again()
@@ -918,6 +920,7 @@ class Broker:
                 self._settling = self.writer.submit(self.store.settle_overdue)
                 self._settling.add_done_callback(lambda done: done.cancelled() or done.exception())  # tried again
             if turn % 10 == 0:
+                self.backlog.step()
                 sizes = self.store.sizes()
                 stored = sizes["store_database"] + sizes["store_log"]
                 self.statistics.tick(self._pending(), stored, sizes["disk_free"])
@@ -958,7 +961,8 @@ class Broker:
         maintenance_errors = [
             f"the {name} could not be written: {problem}" for name, problem in self.store.maintenance_errors.items()
         ]
-        return [*self.store.problems, *self.registry.problems, *self.directory.problems, *failed, *maintenance_errors]
+        lasting = [*self.store.problems, *self.registry.problems, *self.directory.problems]
+        return [*lasting, *failed, *maintenance_errors, *self.backlog.problems()]
 
     def health(self) -> tuple[dict[str, Any], int]:
         """For /readyz: the state of the broker, and the HTTP status for it.
@@ -991,6 +995,8 @@ class Broker:
             "subscribers": len(self.registry.by_name),
             "connections": sum(map(Mailbox.connection_count, self.mailboxes.values())),
             "pending": self._pending(),
+            "oldest_pending_seconds": round(self.backlog.oldest_seconds(), 1),
+            "kept": self.store.kept.rows(),
             "waiting": self.waiting,
             "waiting_delayed": self.store.delayed.rows(),
             "last": self.store.events.next() - 1,

@@ -19,6 +19,8 @@ GAUGES = {
     "subscribers": "Subscribers, connected or not",
     "connections": "Connections of subscribers: WebSockets, event streams and webhooks",
     "pending": "Deliveries not acknowledged yet",
+    "oldest_pending_seconds": "Age of the oldest event that a subscriber has not acknowledged",
+    "kept": "Events that retention has passed and that are still pending for a subscriber",
     "waiting": "Events accepted but not matched yet",
     "waiting_delayed": "Events that wait for their delay to pass",
     "dead_letters": "Dead letters stored",
@@ -99,9 +101,16 @@ class _BrokerCollector(Collector):
         lag = GaugeMetricFamily("hitbox_subscriber_pending", "Deliveries not acknowledged yet", labels=["subscriber"])
         shown = [mailbox for mailbox in self.broker.mailboxes.values() if self.shows(mailbox.subscriber)]
         busiest = nlargest(MOST_SUBSCRIBERS, shown, key=lambda mailbox: mailbox.pending)
+        large = GaugeMetricFamily("hitbox_subscriber_pending_bytes", "Bytes of their events", labels=["subscriber"])
+        age = GaugeMetricFamily(
+            "hitbox_subscriber_oldest_pending_seconds", "Age of the oldest of their events", labels=["subscriber"]
+        )
         for mailbox in busiest:
-            lag.add_metric([mailbox.subscriber.name], mailbox.pending)
-        yield lag
+            name = mailbox.subscriber.name
+            lag.add_metric([name], mailbox.pending)
+            large.add_metric([name], mailbox.pending_bytes if mailbox.pending else 0)
+            age.add_metric([name], mailbox.oldest_seconds())
+        yield from (lag, large, age)
 
 
 def exposition(broker: Broker, shows: Callable[[Subscriber], bool], shows_all: bool) -> bytes:

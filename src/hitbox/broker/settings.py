@@ -83,6 +83,26 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[int, msgspec.Meta(ge=1, le=MOST)] | None,
         _about("size of the store; beyond: 507; retention keeps it under three quarters if possible"),
     ] = None
+    max_pending_bytes: Annotated[
+        int,
+        _about(
+            "bytes of the events pending for one subscriber; beyond: the oldest become dead letters, or are dropped if "
+            "its policy is drop_oldest",
+            ge=0,
+            le=MOST,
+        ),
+    ] = 2**30
+    max_pending_seconds: Annotated[
+        float, _about("age of an event pending for a subscriber; beyond: the same", gt=0, le=MOST)
+    ] = 30 * 86_400.0
+    max_principal_pending_bytes: Annotated[
+        int,
+        _about(
+            "bytes pending for all subscribers of one principal; beyond: the same, of the subscriber with the most",
+            ge=0,
+            le=MOST,
+        ),
+    ] = 4 * 2**30
     max_dead_letters: Annotated[int, _about("dead letters; beyond: the oldest are removed", ge=0, le=MOST)] = 100_000
     message_ids: Annotated[
         int, _about("latest events whose ids are known: a repeated publish is not stored again; 0: none", ge=0, le=MOST)

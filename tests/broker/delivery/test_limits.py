@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hitbox.broker.broker import Broker
-from hitbox.broker.delivery.delivery import OLDEST_ROWS
+from hitbox.broker.delivery.delivery import OLDEST_ROWS, OVER_LIMIT
 from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.settings import Options
 from hitbox.broker.store.store import Store
@@ -224,8 +224,9 @@ def test_expired_deliveries_and_the_excess_are_removed_together(tmp_path: Path) 
             await broker.publish([item(qty=1), short, item(qty=1), item(qty=1)] * 10)
             await until(broker.caught_up)
             await asyncio.sleep(0.02)
-            number = broker.subscriber("ann").number
-            removal = broker.tracker._removal_of_oldest(number, Options("drop_oldest", limit=15))
+            removal = broker.tracker._removal_of_oldest(
+                broker.mailbox("ann"), Options("drop_oldest", limit=15), OVER_LIMIT
+            )
             late, dropped = await broker.writer.submit(removal)
             assert [seq for _, seq in late] == list(range(2, 41, 4))
             assert [seq for _, seq in dropped] == [seq for seq in range(1, 21) if seq % 4 != 2]

@@ -29,6 +29,8 @@ MOST_WITHOUT_ROOM = 1_000
 OLDEST_ROWS = 5_000
 """Deliveries beyond a limit that are removed at once, so that nobody waits long for the store."""
 OVER_LIMIT = "more pending than the subscriber's limit"
+OVER_BYTES = "more bytes pending than max_pending_bytes or max_principal_pending_bytes"
+TOO_OLD = "pending for longer than max_pending_seconds"
 
 Key = tuple[int, int]
 """(level, seq) of a delivery."""
@@ -357,39 +359,63 @@ class DeliveryTracker:
         if mailbox.removal_due:
             mailbox.removal_due = False
             mailbox.wake.set()
-        if mailbox.pending <= options.limit:
-            mailbox.within_limit = True
-        elif subscriber.ephemeral or mailbox.is_shrinking or (options.policy == "spool" and self.writer.full):
+        mailbox.within_limit |= mailbox.pending <= options.limit
+        reason, frees = self._why_too_much(mailbox), options.policy == "drop_oldest"
+        disconnects = options.policy == "disconnect" and reason == OVER_LIMIT
+        if not reason or subscriber.ephemeral or mailbox.is_shrinking:
+            pass
+        elif not frees and not disconnects and self.writer.full:
             pass  # dead letters need space
-        elif options.policy != "disconnect" and mailbox.gone is not None and not self.writer.full:
+        elif not disconnects and mailbox.gone is not None and not self.writer.full:
             mailbox.removal_due = True  # what is being fetched is the oldest: it is sent before more is removed
-        elif options.policy != "disconnect":
-            mailbox.is_shrinking, frees = True, options.policy == "drop_oldest"
-            removal = self._removal_of_oldest(subscriber.number, options)
+        elif not disconnects:
+            mailbox.is_shrinking = True
+            removal = self._removal_of_oldest(mailbox, options, reason)
             removed = self.writer.submit(removal, mandatory=frees, frees_space=frees)
             removed.add_done_callback(partial(self._oldest_removed, mailbox, options))
         elif mailbox.within_limit and mailbox.connected is not None and not subscriber.paused:
             mailbox.within_limit = False
             mailbox.close_slow_connections()
 
-    def _removal_of_oldest(self, number: int, options: Options) -> Callable[[], tuple[list[Key], list[Key]]]:
-        """The operation that applies the policy to the oldest deliveries of a durable subscriber, to OLDEST_ROWS at
-        most. Those of them, or of the next ones, that have expired are removed first."""
+    def _why_too_much(self, mailbox: Mailbox) -> str:
+        """Why the oldest deliveries of a subscriber are to go; empty: they may stay."""
+        if not mailbox.subscriber.ephemeral:
+            if self.store.pending_bytes.get(mailbox.subscriber.number, 0) > mailbox.most_bytes:
+                return OVER_BYTES
+            if mailbox.oldest_seconds() > self.settings.max_pending_seconds:
+                return TOO_OLD
+        return OVER_LIMIT if mailbox.pending > mailbox.subscriber.options.limit else ""
+
+    def _removal_of_oldest(
+        self, mailbox: Mailbox, options: Options, reason: str
+    ) -> Callable[[], tuple[list[Key], list[Key]]]:
+        """The operation that removes the oldest deliveries of a durable subscriber, OLDEST_ROWS at most. Those of them,
+        or of the next ones, that have expired are removed first. Unless its policy is to drop them, the others become
+        dead letters: also those of one that is only disconnected above its own limit."""
         now, most = time.time_ns() // 1000, self.settings.max_dead_letters
+        number, bytes_allowed = mailbox.subscriber.number, mailbox.most_bytes
+        before = now - int(self.settings.max_pending_seconds * 1e6)
+
+        def excess() -> int:
+            if reason == OVER_BYTES:
+                return self.store.count_beyond(number, bytes_allowed, OLDEST_ROWS)
+            if reason == TOO_OLD:
+                return self.store.count_older(number, before, OLDEST_ROWS)
+            return self.store.pending_of(number, options.limit + OLDEST_ROWS) - options.limit
 
         def remove() -> tuple[list[Key], list[Key]]:
             """Returns those that have expired, and the others that were removed. What counts is the store at the moment
             when this runs: acknowledgements may have waited before it."""
-            over = self.store.pending_of(number, options.limit + OLDEST_ROWS) - options.limit
+            over = excess()
             if over <= 0:
                 return [], []
             oldest = self.store.oldest(number, over + FETCH_ROWS)
             late = self.store.expired_of(oldest, now)
             expired = set(late)
             keys = [key for key in oldest if key not in expired][: max(over - len(late), 0)]
-            spooled = options.policy == "spool"
+            spooled = options.policy != "drop_oldest"
             if spooled:
-                self.store.add_dead_letters(number, keys, 0, OVER_LIMIT, most)
+                self.store.add_dead_letters(number, keys, 0, reason, most)
             self.store.acknowledge((number, *key) for key in (late if spooled else late + keys))
             self.store.add_losses(number, dropped=0 if spooled else len(keys), expired=len(late))
             return late, keys
@@ -399,7 +425,7 @@ class DeliveryTracker:
     def _oldest_removed(
         self, mailbox: Mailbox, options: Options, done: asyncio.Future[tuple[list[Key], list[Key]]]
     ) -> None:
-        mailbox.is_shrinking = False
+        mailbox.is_shrinking, mailbox.oldest = False, None
         mailbox.wake.set()
         if done.cancelled() or done.exception() is not None:
             return  # tried again later
@@ -407,7 +433,7 @@ class DeliveryTracker:
         mailbox.drop(seq for _, seq in late + keys)
         mailbox.pending -= len(late) + len(keys)
         self._count_expired(mailbox, len(late))
-        if options.policy == "spool":
+        if options.policy != "drop_oldest":
             self._count_dead(mailbox, len(keys))
         else:
             mailbox.dropped += len(keys)

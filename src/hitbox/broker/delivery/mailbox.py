@@ -30,6 +30,7 @@ import msgspec
 from hitbox.broker.changes import parted
 from hitbox.broker.clock import time
 from hitbox.broker.published_event import expires_at
+from hitbox.broker.settings import MOST
 from hitbox.broker.store.store import StoredDelivery
 from hitbox.broker.subscriptions import Subscriber
 from hitbox.encoding.arrays import LEVELS
@@ -109,6 +110,11 @@ class Mailbox:
         if pending:
             self._busy[subscriber.number] = self
         self.pending = pending  # durable subscriber: number of its rows in the store
+        self.pending_bytes = 0  # of these in the store; told now and then, as the next two
+        self.most_bytes = MOST
+        """How many bytes of them there may be."""
+        self.oldest: tuple[int, int] | None = None
+        """(number, time) of the oldest pending event, if it is known."""
         self.dropped = self.dead = self.resent = self.expired = 0
         self._consumers: dict[int, Consumer] = {}  # by the id of the connection, the newest last
         self.gone: set[int] | None = None  # while one of them fetches from disk: what was removed meanwhile
@@ -482,6 +488,12 @@ class Mailbox:
             s.used = now
         return now - s.used
 
+    def oldest_seconds(self) -> float:
+        """The age of the oldest pending event, as far as it is known."""
+        return (
+            max(time.time_ns() / 1e9 - self.oldest[1] / 1e6, 0.0) if self.pending and self.oldest is not None else 0.0
+        )
+
     def webhook_state(self) -> str:
         """For the metrics: "ok", "failing" (its latest request failed) or "disabled"; empty: it has no webhook."""
         webhook = self.subscriber.webhook
@@ -505,6 +517,8 @@ class Mailbox:
             "unused_seconds": round(self.unused_seconds(), 1) if s.options.expires_seconds else None,
             "subscriptions": s.subscriptions,
             "pending": self.pending,
+            "pending_bytes": self.pending_bytes if self.pending else 0,
+            "oldest_pending_seconds": round(self.oldest_seconds(), 1),
             "held": len(self.in_flight),
             "spooled": self.spilled,
             "dropped": self.dropped,

@@ -1046,6 +1046,23 @@ class Store:
         self.kept.insert(events)
         self._more_kept += sum(len(body) for *_, body in events)
 
+    def count_beyond(self, subscriber: int, most_bytes: int, most: int) -> int:
+        """How many of the oldest pending deliveries, `most` at most, must go so that only so many bytes are left."""
+        over = self.pending_bytes.get(subscriber, 0) + self._more_bytes[subscriber] - most_bytes
+        keys = self.oldest(subscriber, most) if over > 0 else []
+        sizes = self._events(sorted({seq for _, seq in keys}), "length(body)")
+        for count, (_, seq) in enumerate(keys):
+            if over <= 0:
+                return count
+            over -= int(sizes[seq][1]) if seq in sizes else 0
+        return len(keys)
+
+    def count_older(self, subscriber: int, before: int, most: int) -> int:
+        """How many of the oldest pending deliveries, `most` at most, are of events before a time."""
+        keys = self.oldest(subscriber, most)
+        times = self._events(sorted({seq for _, seq in keys}), "NULL")
+        return sum(times[seq][0] < before for _, seq in keys if seq in times)
+
     def oldest_pending(self, subscribers: Iterable[int]) -> dict[int, tuple[int, int]]:
         """(number, time) of the oldest event that is pending for each of the subscribers, in this transaction."""
         oldest: dict[int, int] = {}
