@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -245,12 +245,15 @@ async def replay(broker: Broker, name: str, first: int) -> int:
     if first < broker.store.events.first():
         raise Unknown(f"events before {broker.store.events.first()} are gone (retention)")
     last, total = broker.store.events.next() - 1, 0
+    own, revision = None, subscriber.revision
     while first <= last:
+        if own is None or subscriber.revision != revision or own.schema != broker.registry.schema:
+            own, revision = await _own_index(broker, subscriber)
         query = "SELECT seq, time, body FROM events WHERE seq BETWEEN ? AND ? ORDER BY seq LIMIT ?"
         rows = await asyncio.to_thread(broker.store.read, query, (first, last, CHUNK))
         if not rows:
             break
-        found = await asyncio.to_thread(_wanted, broker, subscriber, rows)
+        found = await asyncio.to_thread(_wanted, broker, subscriber, own, rows)
         first = rows[-1][0] + 1
         async with broker.change_barrier.exclusive():  # by then all deliveries to this subscriber are recorded
             stored = broker.writer.submit(partial(broker.store.add_replayed, subscriber.number, found))
@@ -264,32 +267,46 @@ async def replay(broker: Broker, name: str, first: int) -> int:
     return total
 
 
-def _wanted(broker: Broker, subscriber: Subscriber, rows: Sequence[Row]) -> list[tuple[int, int, str]]:
+async def _own_index(broker: Broker, subscriber: Subscriber) -> tuple[Index, int]:
+    """The subscriber's subscriptions of this revision, or later ones."""
+    async with broker.change_barrier.exclusive():
+        await broker.wait_for_stored_changes()
+        revision = subscriber.revision
+    return await asyncio.to_thread(broker.registry.own_index, subscriber), revision
+
+
+def _wanted(broker: Broker, subscriber: Subscriber, own: Index, rows: Sequence[Row]) -> list[tuple[int, int, str]]:
     """(level, seq, ids) of those of the events (seq, time, body) that match the subscriber's current subscriptions and
     have not expired."""
     now = clock.time_ns() // 1000
     alive = [(seq, body) for seq, when, body in rows if not 0 < expires_at(when, body) <= now]
-    return [found for seq, body in alive if (found := _wants(broker, subscriber, seq, body))]
+    return [found for seq, body in alive if (found := _wants(broker, subscriber, own, seq, body))]
 
 
-def _wants(broker: Broker, subscriber: Subscriber, seq: int, body: bytes) -> tuple[int, int, str] | None:
+def _wants(broker: Broker, subscriber: Subscriber, own: Index, seq: int, body: bytes) -> tuple[int, int, str] | None:
     item = msgspec.json.decode(body, type=PublishedEvent)
-    names: list[str] = []
-    matched: set[Subscriber] = set()
-    highest, by_name = 0, broker.registry.by_name
-    event = stored_values(item.event, broker.registry.schema)
+    registry, names, highest = broker.registry, list[str](), 0
+    event = stored_values(item.event, registry.schema)
     try:
         if subscriber.owner in broker.directory.hidden_from(event):
             return None
-        for level, ids in sorted(broker.registry.match([event], [item.where])[0].items(), reverse=True):
-            matched.update(one for id in ids if (one := by_name.get(id.partition("/")[0])) is not None)
+        for level, ids in sorted(registry.match_in(own, event, item.where).items(), reverse=True):
             mine = [id.partition("/")[2] for id in ids if id.startswith(f"{subscriber.name}/")]
             highest = highest if names else level
             names += mine
+        if not names and not (subscriber.options.unmatched and _is_unmatched(broker, subscriber, event, item.where)):
+            return None
     except HitboxError:  # an event from before a change of the schema
         return None
-    takes_it = subscriber.options.unmatched and broker.directory.unaware([subscriber.owner], matched)
-    return (highest, seq, "\n".join(names)) if names or takes_it else None
+    return highest if names else 0, seq, "\n".join(names)
+
+
+def _is_unmatched(broker: Broker, subscriber: Subscriber, event: Mapping[str, Any], where: str | None) -> bool:
+    """Whether the owner of a subscriber may not know of anybody who wants an event."""
+    by_name = broker.registry.by_name
+    wanted = [id for ids in broker.registry.match([event], [where])[0].values() for id in ids]
+    matched = {one for id in wanted if (one := by_name.get(id.partition("/")[0])) is not None}
+    return bool(broker.directory.unaware([subscriber.owner], matched))
 
 
 async def put_schema(broker: Broker, schema: Schema) -> None:

@@ -39,6 +39,8 @@ from hitbox.storage import snapshot
 LOAD_ROWS = 200_000
 FEW = 8
 """Fewer subscriptions than this are added one by one, which is quicker."""
+MOST_OWN = 100_000
+"""Subscriptions of a subscriber that are indexed once more for it."""
 log = logging.getLogger("hitbox.broker")
 
 
@@ -74,6 +76,8 @@ class Subscriber:
     """When it was last used: see `Mailbox.unused_seconds`."""
     stored_use: float = field(default_factory=lambda: time.monotonic())
     """The same, as the store knows it."""
+    revision: int = 0
+    """How often its subscriptions were changed since the start."""
 
     def record(self) -> bytes:
         """As it is stored."""
@@ -231,6 +235,7 @@ class SubscriptionRegistry:
             self._load(index, rows)
 
     def copy_from_store(self, subscriber: Subscriber, stored: Mapping[str, tuple[str, int, str] | None]) -> None:
+        subscriber.revision += 1
         self._copy_from_store(self.index, subscriber.name, stored)
 
     # ---- subscribers
@@ -311,6 +316,7 @@ class SubscriptionRegistry:
         """Keep the numbers of a subscriber: it has so many subscriptions more."""
         subscriber, put, remove = change
         subscriber.used = time.monotonic()
+        subscriber.revision += 1
         subscriber.subscriptions += more
         subscriber.lowest = min([subscriber.lowest, *(s.priority for s in put)])
         if subscriber.ephemeral:
@@ -356,10 +362,31 @@ class SubscriptionRegistry:
                 found[number] = dict(self._visible(iter(found[number].items()), hidden))
         return found
 
-    def _match(self, events: Sequence[Mapping[str, Any]], where: Sequence[str | None]) -> list[dict[int, list[str]]]:
+    def own_index(self, subscriber: Subscriber) -> Index:
+        """An index of the stored subscriptions of a subscriber alone, to match many events with: of those that are in
+        the index of all. In a thread. One that has many has a good part of all, and gets that index."""
+        if subscriber.subscriptions > MOST_OWN:
+            return self.index
+        query = f"SELECT name, wanted, priority, about FROM subscriptions WHERE subscriber = ? AND {READABLE}"
+        stored, index = self.store.read(query, (subscriber.number,)), Index(self.schema)
+        rows = [(f"{subscriber.name}/{name}", *rest) for name, *rest in stored]
+        if known := [row for row in rows if row[0] in self.index]:
+            self._load(index, known)
+        return index
+
+    def match_in(self, index: Index, event: Mapping[str, Any], where: str | None) -> dict[int, list[str]]:
+        """The same as `match` for one event and another index, whoever may see the event."""
+        found = self._match([event], [where], [index])
+        if self.takes_changes:
+            self._name_changes([event], [where], found, [index])
+        return found[0]
+
+    def _match(
+        self, events: Sequence[Mapping[str, Any]], where: Sequence[str | None], indexes: Sequence[Index] = ()
+    ) -> list[dict[int, list[str]]]:
         found: list[dict[int, list[str]]] = [{} for _ in events]
         asked = where if any(text is not None for text in where) else None
-        for index in (self.index, self.ephemeral_index):
+        for index in indexes or (self.index, self.ephemeral_index):
             if not len(index):
                 continue
             matches, priorities = index.match_with_priorities(events, asked, 1)
@@ -371,12 +398,17 @@ class SubscriptionRegistry:
         return found
 
     def _name_changes(
-        self, events: Sequence[Mapping[str, Any]], where: Sequence[str | None], found: list[dict[int, list[str]]]
+        self,
+        events: Sequence[Mapping[str, Any]],
+        where: Sequence[str | None],
+        found: list[dict[int, list[str]]],
+        indexes: Sequence[Index] = (),
     ) -> None:
         """Match the old images of changes, and put into `found` what each change means."""
         changed = [(at, *both) for at, event in enumerate(events) if (both := images(self.schema, event)) is not None]
         earlier = [(at, old) for at, old, _ in changed if old is not None]
-        before = self._match([old for _, old in earlier], [where[at] for at, _ in earlier]) if earlier else []
+        asked = [where[at] for at, _ in earlier]
+        before = self._match([old for _, old in earlier], asked, indexes) if earlier else []
         by_event = dict(zip([at for at, _ in earlier], before, strict=True))
         for at, _, new in changed:
             after = found[at]
