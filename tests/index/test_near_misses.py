@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import random
+from datetime import datetime, timedelta
+from typing import Any
+
 import hitbox
 
 
@@ -37,3 +41,68 @@ def test_only_those_that_are_asked_for_are_ranked() -> None:
     assert next(iter(found.misses)) == "a/2"
     assert len(found.misses) == 3
     assert all(str(id).startswith("a/") for id in found.misses)
+
+
+def test_the_distance_counts_and_not_the_priority() -> None:
+    """Many urgent subscriptions are far off; the nearest are found, however many others there are, and come first."""
+    rng = random.Random(3)
+    attributes: dict[str, Any] = {
+        "rent": "float",
+        "rooms": "int",
+        "grid": {"type": "float", "domain": [0, 2000], "precision": "0.5"},
+        "at": "timestamp",
+        "city": "string",
+    }
+    event = {"rent": 1000.0, "rooms": 50, "grid": 1000.0, "at": datetime(2026, 6, 1), "city": "Lyon"}
+    for name, text in {
+        "rent": "rent <= {}",
+        "rooms": "rooms >= {}",
+        "grid": "grid < {}",
+        "at": "at > TIMESTAMP '{}'",
+    }.items():
+        index = hitbox.Index(attributes)
+        for n in range(400):
+            amount = {"rent": n + 1, "rooms": 500 - n, "grid": n + 1, "at": datetime(2030, 1, 1) + n * timedelta(1)}[
+                name
+            ]
+            index.subscribe(f"far {n}", text.format(amount), priority=rng.randrange(5, 10))
+            index.subscribe(f"other city {n}", f"city = 'x{n}'", priority=9)
+        near = {"rent": 960, "rooms": 52, "grid": 960, "at": datetime(2026, 6, 2)}[name]
+        nearest = {"rent": 990, "rooms": 51, "grid": 990, "at": datetime(2026, 6, 1, 1)}[name]
+        index.subscribe("near", text.format(near), priority=0)
+        index.subscribe("nearest", text.format(nearest), priority=0)
+        found: Any = index.explain(event, misses=2)
+        assert list(found.misses) == ["nearest", "near"], name
+
+
+def test_all_distances_are_those_of_the_explanations() -> None:
+    rng = random.Random(5)
+    index = hitbox.Index({"a": "int", "x": "float", "y": "float", "s": "string"})
+    for n in range(300):
+        parts = [f"a > {rng.randrange(100)}", f"x BETWEEN {rng.random() * 9:.2f} AND 10", f"s = 'x{n % 7}'"]
+        parts += [f"y < {rng.random():.2f} OR y > {rng.random() * 4:.2f}", "y IS NULL", f"x <> {rng.random() * 9:.2f}"]
+        index.subscribe(n, " AND ".join(rng.sample(parts, 2)), priority=rng.randrange(10))
+    for _ in range(20):
+        event = {"a": rng.randrange(100), "x": rng.random() * 10, "y": rng.random(), "s": f"x{rng.randrange(9)}"}
+        found: Any = index.explain(event, misses=400)
+        distances = [why.distance for why in found.misses.values()]
+        assert len(found.misses) + len(found.matches) == 300
+        assert distances == sorted(distances)
+        first: Any = index.explain(event, misses=5)
+        assert [why.distance for why in first.misses.values()] == distances[:5]
+
+
+def test_infinities_have_a_distance() -> None:
+    index = hitbox.Index({"x": "float"})
+    index.subscribe("greater", "x > 1e308")
+    index.subscribe("less", "x < 5")
+    index.subscribe("near", "x > 100")
+    for value, first in (
+        (float("-inf"), {"greater", "near"}),
+        (float("inf"), {"less"}),
+        (99.0, {"near"}),
+        (-0.0, None),
+    ):
+        found: Any = index.explain({"x": value}, misses=3)
+        assert len(found.misses) + len(found.matches) == 3
+        assert first is None or next(iter(found.misses)) in first

@@ -153,7 +153,7 @@ def test_intervals_are_not_judged_leaf_by_leaf() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_explanations(seed: int) -> None:
     rng = Random(seed)
-    named = 0
+    named = misses = known = 0
     for _ in range(400):
         names = rng.sample(NAMES, 3)
         predicate = language.parse(random_predicate(rng, names, depth=3), SCHEMA)
@@ -164,8 +164,11 @@ def test_explanations(seed: int) -> None:
         json.dumps(found.to_dict(), allow_nan=False)
         assert str(found).startswith("match" if found.matched else "no match")
         assert found.never == language.never(compiled(predicate)[0])
-        assert bool(found.changes) == (not found.matched and not found.never)
+        assert not found.changes or not (found.matched or found.never)
+        misses += not (found.matched or found.never)
+        known += bool(found.changes)
         assert all(change.wanted for change in found.changes)
+        assert len({change.attribute for change in found.changes}) == len(found.changes)
         if found.changes and all(c.nearest is not None or c.wanted == "missing" for c in found.changes):
             named += 1
             changed = event | {change.attribute: change.nearest for change in found.changes}
@@ -173,6 +176,7 @@ def test_explanations(seed: int) -> None:
         if found.changes:
             assert not fewer_changes_match(predicate, event, names, len(found.changes)), f"{found}\n{event}"
     assert named > 50
+    assert known > 0.95 * misses
 
 
 def fewer_changes_match(predicate: language.Predicate, event: dict[str, object], names: list[str], count: int) -> bool:

@@ -50,6 +50,8 @@ LONGEST = 2**62
 """More microseconds than lie between any two moments."""
 UNITS = {"s": 10**6, "ms": 10**3, "us": 1, "day": 86_400 * 10**6}
 
+DAY = 86_400 * 10**6
+F64 = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 
@@ -133,6 +135,10 @@ class Codec(ABC):
         """The declared domain in keys."""
         return LOWEST, HIGHEST
 
+    def distances(self, keys: I64, others: I64) -> F64:
+        """How far values are from others, from 0 to 1, by their keys; different values without a measure count as 1."""
+        return np.ones(len(keys))
+
 
 class IntCodec(Codec):
     type, takes = "int", values.TAKES["int"]
@@ -158,6 +164,9 @@ class IntCodec(Codec):
     def attempt(self, array: pa.Array) -> tuple[I64, Mask | None]:
         numbers, null, bad = _whole_numbers(array, self)
         return _masked(numbers, null), bad
+
+    def distances(self, keys: I64, others: I64) -> F64:
+        return relative(keys.astype(np.float64), others.astype(np.float64))
 
 
 class FloatCodec(Codec):
@@ -190,6 +199,10 @@ class FloatCodec(Codec):
         numbers, null, bad = _floats(array, self)
         bits = numbers.view(np.int64)
         return _masked(np.where(bits >= 0, bits, MISSING - bits), null), bad
+
+    def distances(self, keys: I64, others: I64) -> F64:
+        numbers, wanted = (np.where(bits >= 0, bits, MISSING - bits).view(np.float64) for bits in (keys, others))
+        return relative(numbers, wanted)
 
 
 class GridCodec(Codec):
@@ -267,6 +280,9 @@ class GridCodec(Codec):
     def domain(self) -> tuple[int, int]:
         return 2 * self.first, 2 * self.last
 
+    def distances(self, keys: I64, others: I64) -> F64:
+        return relative(keys.astype(np.float64), others.astype(np.float64))
+
 
 class BoolCodec(Codec):
     type, takes = "bool", values.TAKES["bool"]
@@ -293,6 +309,10 @@ class BoolCodec(Codec):
 
 class TimestampCodec(Codec):
     type, takes = "timestamp", values.TAKES["timestamp"]
+
+    def distances(self, keys: I64, others: I64) -> F64:
+        gap: F64 = np.abs(keys.astype(np.float64) - others.astype(np.float64))
+        return gap / (gap + DAY)
 
     def place(self, plain: Any) -> int:
         return int((plain - EPOCH) // MICROSECOND)
@@ -356,6 +376,9 @@ class NumberCodec(Codec):
 
     def attempt(self, array: pa.Array) -> tuple[I64, Mask | None]:
         raise ValueProblem("numbers without a declared type come one by one")
+
+    def distances(self, keys: I64, others: I64) -> F64:
+        return FloatCodec().distances(keys, others)
 
 
 class AnyCodec(Codec):
@@ -550,6 +573,13 @@ FLOAT64, INT64 = struct.Struct("<d"), struct.Struct("<q")
 def float_key(number: float) -> int:
     bits: int = INT64.unpack(FLOAT64.pack(number))[0]
     return bits if bits >= 0 else MISSING - bits
+
+
+def relative(numbers: F64, others: F64) -> F64:
+    """How far numbers are from others, in proportion to them, from 0 to 1."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        gap = np.abs(numbers - others)
+        return np.nan_to_num(np.where(np.isfinite(gap), gap / (gap + np.abs(numbers)), 1.0))
 
 
 def _number(literal: object, codec: Codec) -> int | Fraction:

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hitbox.encoding import arrow_compute as pc
-from hitbox.encoding.arrays import HIGHEST, I64, LEVELS, LOWEST, MISSING, Boxes, Points
+from hitbox.encoding.arrays import HIGHEST, I64, LOWEST, MISSING, U8, Boxes, Points
+from hitbox.encoding.codecs import F64
 from hitbox.encoding.keys import Keys
 from hitbox.index.catalog import Catalog, Id
 from hitbox.language import Explanation, Predicate, Reason, explain
@@ -130,7 +131,11 @@ def _literal(value: Any) -> str:
 
 
 class NearMisses:
-    """The slots that miss an event by the fewest attributes, the most urgent of equals first, found piece by piece.
+    """The slots that an event misses by the smallest distance, the most urgent of equals first, found piece by piece.
+
+    The distance is that of an explanation, as far as keys tell it: how many attributes are wrong, then how far they are
+    off. Where a box holds the event, or needs an anchor, keys tell nothing of what else is wrong; such boxes are ranked
+    by themselves. All that are found are explained afterwards, which gives the exact order.
 
     Between two pieces the catalog may change: removed slots are left out in the end, and new ones are at its end, still
     to be visited. If slots moved (`Catalog.compactions`), the search starts again.
@@ -144,12 +149,12 @@ class NearMisses:
         self._hit = hit
         self._room = 4 * wanted  # a slot may have several boxes, and some slots are removed before the end
         self._seen = 0
-        self._best: list[tuple[int, int, int]] = []
+        self._best: tuple[list[tuple[float, int, int]], ...] = ([], [])
 
     def done(self, catalog: Catalog) -> bool:
         return self._seen >= len(catalog.alive)
 
-    def look(self, boxes_of: Callable[[I64], Boxes], catalog: Catalog, points: Points) -> bool:
+    def look(self, boxes_of: Callable[[I64], Boxes], catalog: Catalog, points: Points, keys: Keys) -> bool:
         """Go through one more piece; False if there is none. `boxes_of` gives the boxes under some numbers."""
         if self.done(catalog):
             return False
@@ -163,20 +168,49 @@ class NearMisses:
         if not len(numbers):
             return True
         boxes = boxes_of(numbers)
-        fails = (points.low[0][boxes.attribute] > boxes.high) | (points.high[0][boxes.attribute] < boxes.low)
-        failures = np.concatenate([np.zeros(1, np.int64), np.cumsum(fails)])
-        failed = failures[boxes.offsets[1:]] - failures[boxes.offsets[:-1]]
+        failed, far, is_open = _failures(boxes, points, keys)
         if boxes.anchors is not None:  # most likely the event does not bring the anchor
-            failed += pc.greater(pc.binary_length(boxes.anchors), 0).to_numpy(zero_copy_only=False)
-        failed = np.maximum(failed, 1)  # the box holds the event, but what it leaves open does not
-        order = failed * LEVELS - boxes.priority
-        first = np.argpartition(order, self._room)[: self._room] if len(order) > self._room else np.arange(len(order))
-        urgency = -boxes.priority[first].astype(np.int64)
-        owner = catalog.owner[numbers[first]]
-        self._best += zip(failed[first].tolist(), urgency.tolist(), owner.tolist(), strict=True)
-        self._best = sorted(self._best)[: self._room]
+            anchored = pc.greater(pc.binary_length(boxes.anchors), 0).to_numpy(zero_copy_only=False)
+            failed += anchored
+            is_open |= anchored
+        distance = np.maximum(failed, 1) + far / (failed + far + 1)
+        for best, which in zip(self._best, (~is_open, is_open), strict=True):
+            self._keep(best, distance, boxes.priority, catalog.owner[numbers], np.flatnonzero(which))
         return True
 
+    def _keep(self, best: list[tuple[float, int, int]], distance: F64, priority: U8, owner: I64, rows: I64) -> None:
+        """Add the best of some boxes."""
+        order = np.lexsort((-priority[rows].astype(np.int64), distance[rows]))
+        rows = rows[order[: self._room]]
+        urgency = -priority[rows].astype(np.int64)
+        best += zip(distance[rows].tolist(), urgency.tolist(), owner[rows].tolist(), strict=True)
+        best.sort()
+        del best[self._room :]
+
     def best(self, catalog: Catalog) -> list[int]:
-        """Those that still exist, best first; a few more than are wanted."""
-        return [slot for slot in dict.fromkeys(slot for _, _, slot in self._best) if catalog.alive[slot]]
+        """Those that still exist; several times as many as are wanted, in no order."""
+        found = [slot for best in self._best for _, _, slot in best]
+        return [slot for slot in dict.fromkeys(found) if catalog.alive[slot]]
+
+
+def _failures(boxes: Boxes, points: Points, keys: Keys) -> tuple[I64, F64, NDArray[np.bool_]]:
+    """How many constraints of each box an event fails; how far off it is (each counts from 0 to 1); and which boxes do
+    not tell that: those that hold the event, and those that fail in a function of its attributes."""
+    low, high = points.low[0][boxes.attribute], points.high[0][boxes.attribute]
+    below, above = high < boxes.low, low > boxes.high
+    fails = np.flatnonzero(below | above)
+    attribute = boxes.attribute[fails]
+    mine = np.where(below[fails], high[fails], low[fails])
+    wanted = np.where(below[fails], boxes.low[fails], boxes.high[fails])
+    off, tells = np.ones(len(fails)), np.ones(len(fails), bool)
+    for number in np.unique(attribute).tolist():
+        rows, derived = attribute == number, number - len(keys.schema)
+        if derived >= 0 and not keys.derived[derived].is_attribute:
+            tells[rows], off[rows] = False, 0
+        else:
+            off[rows] = keys.codecs[number].distances(mine[rows], wanted[rows])
+            off[rows & ((mine == MISSING) | (wanted == MISSING))] = 1
+    row = np.repeat(np.arange(len(boxes)), np.diff(boxes.offsets))[fails]
+    failed = np.bincount(row, minlength=len(boxes)).astype(np.int64)
+    far = np.bincount(row, off, minlength=len(boxes)).astype(np.float64)
+    return failed, far, (failed == 0) | (np.bincount(row, ~tells, minlength=len(boxes)) > 0)

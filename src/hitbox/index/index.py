@@ -510,7 +510,8 @@ class Index:
                     matched = self._catalog.id_list(slots)
                     near = NearMisses(misses, slots, self._catalog.compactions, among)
                 until = time.perf_counter() + SLICE_SECONDS / 25
-                while near.look(self._state.boxes, self._catalog, points) and time.perf_counter() < until:
+                look = partial(near.look, self._state.boxes, self._catalog, points, self._keys)
+                while look() and time.perf_counter() < until:
                     pass
                 if near.done(self._catalog):
                     known = set(matched)

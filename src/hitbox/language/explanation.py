@@ -6,21 +6,23 @@
     `- ✓ city = 'Paris'               city is 'Paris'
     nearest change: price: 9.5 -> at least 10
 
-The nearest change comes from the normal form, not from single leaves, so that it really leads to a match: of all terms
-the one with the fewest attributes to change, then the one with the smallest steps. Cost: one compilation.
+The nearest change comes from the normal form: of all terms the one with the fewest attributes to change, then the one
+with the smallest steps. Before anybody is told, the change is made on a copy of the event, which must then match
+(trials.py); otherwise the search goes on, within a bound. Cost: one compilation, and the trials.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import date, datetime
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from hitbox.encoding.arrays import HIGHEST, MISSING
+from hitbox.encoding.arrays import HIGHEST, LOWEST, MISSING
 from hitbox.encoding.codecs import Codec
 from hitbox.encoding.documents import ABSENT, lookup
 from hitbox.encoding.values import is_missing
@@ -28,12 +30,24 @@ from hitbox.language.expressions import fold
 from hitbox.language.normal import Term
 from hitbox.language.phrases import Edges, distance
 from hitbox.language.reasons import Change, Miss, Place, Reason, View, leaf_words, short, show
+from hitbox.language.sets import ABSENT as ABSENT_KEYS
+from hitbox.language.sets import EVERYTHING
 from hitbox.language.tree import Branch, Leaf, Node, Predicate, leaves, names, without_not
-from hitbox.language.truth import Facts, leaf_truth
+from hitbox.language.trials import MAX_TRIALS, Spot, Trial, Trials, examples, fitting, near, with_values
+from hitbox.language.truth import Facts, evaluate, leaf_truth
 
 MARKS = {True: "✓", False: "✗", None: "?"}
 WORDS = {True: "true", False: "false", None: "unknown"}
 MAX_CHANGES = 8
+UNKNOWN_CHANGE = "nearest change: none is known that leads to a match"
+MAX_TERMS = 16
+"""Terms of a predicate of which the changes are tried."""
+MAX_REPAIRS = 3
+"""How often what a change breaks is changed, too."""
+MAX_LENGTH = 10_000
+"""Of a list that is made for a trial."""
+MAX_INTERVALS = 8
+"""Of a set of keys, the intervals whose ends are tried."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -61,6 +75,8 @@ class Explanation:
             lines.append("no event can match this predicate")
         elif self.changes:
             lines.append(f"nearest change: {in_words(self.changes)}")
+        elif not self.matched:
+            lines.append(UNKNOWN_CHANGE)
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -131,40 +147,124 @@ def _interval_reason(node: Node, verdict: bool | None, done: Sequence[Reason], f
 
 
 def _nearest_change(predicate: Predicate, facts: Facts, intervals: bool) -> tuple[tuple[Change, ...], float]:
-    edges: dict[int, Edges] = {}
-    for number in range(len(facts.names)):
-        edges[number] = Edges(facts.keys.codecs[number])
-    compared = {leaf.number for leaf in leaves(predicate.root)}
-    for leaf in leaves(predicate.root):
-        edges[leaf.number].add(leaf)
-    wrong = [(_without_covers(facts.wrong(term), compared, facts), term) for term in facts.terms]
-    fewest = min(len(faults) for faults, _ in wrong)
-    view = None if intervals else View(facts.scope)
-    candidates = [_changes(term, faults, facts, edges, view) for faults, term in wrong if len(faults) == fewest]
-    best = min(candidates, key=lambda miss: miss.rank)
-    count = len(best.changes)
-    return best.changes, count + best.far / (count + best.far + 1)
+    """The nearest changes that were tried and led to a match, none if none is known; and how far the event is off."""
+    search = _Search(predicate, facts, intervals)
+    ranked = search.ranked()
+    far = _distance(ranked[0][0])
+    for miss, term in ranked[:MAX_TERMS]:
+        for found in search.variants(miss, term):
+            changes = search.tried(found)
+            if changes:
+                return changes, _distance(replace(found, changes=changes))
+    return (), far
+
+
+def _distance(miss: Miss) -> float:
+    count = len(miss.changes)
+    return count + miss.far / (count + miss.far + 1)
+
+
+class _Search:
+    """Looks for changes of an event after which a predicate holds, term by term."""
+
+    def __init__(self, predicate: Predicate, facts: Facts, intervals: bool):
+        self.predicate, self.facts = predicate, facts
+        self.trials = Trials()
+        self.view = None if intervals else View(facts.scope, self.trials)
+        leaves_ = leaves(predicate.root)
+        self.compared = {leaf.number for leaf in leaves_}
+        self.edges = {number: Edges(facts.keys.codecs[number]) for number in self.compared}
+        for leaf in leaves_:
+            self.edges[leaf.number].add(leaf)
+
+    def ranked(self) -> list[tuple[Miss, Term]]:
+        """The terms with the fewest wrong attributes, those that are least wrong first; then some others."""
+        faults = [_without_covers(self.facts.wrong(term), self.compared, self.facts) for term in self.facts.terms]
+        order = sorted(range(len(faults)), key=lambda n: len(faults[n]))
+        fewest = len(faults[order[0]])
+        chosen = [n for at, n in enumerate(order) if len(faults[n]) == fewest or at < MAX_TERMS]
+        found = [(self.miss(self.facts.terms[n], faults[n]), self.facts.terms[n]) for n in chosen]
+        return sorted(found, key=lambda one: one[0].rank)
+
+    def miss(self, term: Term, faults: Sequence[int | Node], facts: Facts | None = None) -> Miss:
+        """What makes a term hold."""
+        facts, misses = facts or self.facts, []
+        for fault in faults:
+            if isinstance(fault, int):
+                edges = self.edges.setdefault(fault, Edges(facts.keys.codecs[fault]))
+                misses.append(_change(term, fault, facts, edges))
+            elif self.view is None:
+                misses.append(Miss((Change(str(fault), None, "true"),), 1.0, False))
+            else:
+                misses.append(self.view.miss(fault))
+        changes = [change for one in misses for change in one.changes if change.wanted]
+        unlike = tuple(change for n, change in enumerate(changes) if change not in changes[:n])
+        return Miss(unlike, sum(one.far for one in misses), all(one.sure for one in misses))
+
+    def variants(self, miss: Miss, term: Term) -> Iterator[Miss]:
+        """A miss; the same by other operands; and with what must change, too, once the first change is made."""
+        yield miss
+        if self.view is None:
+            return
+        first = _first(miss.changes)
+        self.view.frozen = frozenset(first)
+        yield self.miss(term, self.facts.wrong(term))
+        made, scope = miss, self.view.scope
+        for _ in range(MAX_REPAIRS):
+            if not first:
+                break
+            self.view.scope = with_values(scope, first)
+            facts = Facts(self.predicate, self.view.scope.values, scope.now)
+            more = self.miss(term, [one for one in facts.wrong(term) if not isinstance(one, int)], facts)
+            made = Miss(made.changes + more.changes, made.far + more.far, made.sure and more.sure)
+            if not more.changes:
+                break
+            first |= _first(more.changes)
+            self.view.frozen = frozenset(first)
+            yield made
+        self.view.scope, self.view.frozen = scope, frozenset()
+
+    def tried(self, miss: Miss) -> tuple[Change, ...]:
+        """The changes if they lead to a match, those of one attribute as one; otherwise none."""
+        changes = _merged(miss.changes)
+        if not miss.sure or not changes:
+            return ()
+        if self.view is None:
+            values = {spot[1]: value for spot, value in _first(changes).items()}
+            known = all(one.trials() for one in changes)
+            held = known and evaluate(self.predicate, {**self.facts.values, **values}, self.facts.scope.now)
+            return changes if held is True else ()
+        several = [(one.trials(), one.condition) for one in miss.changes]
+        trial = self.trials.succeed(self.predicate.root, self.facts.scope, several)
+        return () if trial is None else tuple(_as_tried(one, trial) for one in changes)
+
+
+def _merged(changes: Sequence[Change]) -> tuple[Change, ...]:
+    """One change for each attribute."""
+    found: dict[str, Change] = {}
+    for one in changes:
+        other = found.get(one.attribute)
+        if other is not None and one.wanted != other.wanted:
+            one = replace(other, wanted=f"{other.wanted} and {one.wanted}", nearest=None)
+        found[one.attribute] = one
+    return tuple(found.values())
+
+
+def _first(changes: Sequence[Change]) -> dict[Spot, Any]:
+    """The values that are tried first."""
+    return {spot: value for one in changes for trial in one.trials()[:1] for spot, value in trial.items()}
+
+
+def _as_tried(change: Change, trial: Trial) -> Change:
+    """If a value is named as the nearest one, it is one that leads to a match."""
+    own = _first([change])
+    return replace(change, nearest=trial[next(iter(own))]) if change.nearest is not None and len(own) == 1 else change
 
 
 def _without_covers(faults: Sequence[int | Node], compared: set[int], facts: Facts) -> list[int | Node]:
     """An attribute that only has to lie where a condition may hold at all has nothing to say beside that condition."""
     named = {name for fault in faults if not isinstance(fault, int) for name in names(fault)}
     return [one for one in faults if not isinstance(one, int) or one in compared or facts.names[one] not in named]
-
-
-def _changes(
-    term: Term, faults: Sequence[int | Node], facts: Facts, edges: Mapping[int, Edges], view: View | None
-) -> Miss:
-    changes: list[Change] = []
-    far = 0.0
-    for fault in faults:
-        if isinstance(fault, int):
-            found = _change(term, fault, facts, edges[fault])
-        else:
-            found = Miss((Change(str(fault), None, "true"),), 1.0) if view is None else view.miss(fault)
-        changes += (change for change in found.changes if change.wanted and change not in changes)
-        far += found.far
-    return Miss(tuple(changes), far)
 
 
 def _change(term: Term, number: int, facts: Facts, edges: Edges) -> Miss:
@@ -185,7 +285,38 @@ def _change(term: Term, number: int, facts: Facts, edges: Edges) -> Miss:
         wanted.append(phrase)
         unlike = [leaf for leaf in rest if nearest is None or not leaf_truth(leaf, nearest)]
     wanted += [leaf_words(leaf) for leaf in unlike]
-    return Miss((Change(name, value, " and ".join(wanted), None if unlike else nearest),), far)
+    trials = partial(_set_trials, term, number, facts, nearest, rest)
+    return Miss((Change(name, value, " and ".join(wanted), None if unlike else nearest, trials),), far)
+
+
+def _set_trials(term: Term, number: int, facts: Facts, nearest: object, rest: Sequence[Leaf]) -> tuple[Trial, ...]:
+    """Values of an attribute that suit a term."""
+    name, codec, one = facts.names[number], facts.keys.codecs[number], term.sets.get(number, ())
+    value = facts.value(name)
+    if codec.is_list:
+        length = next((max(start, 0) for start, end in one if end != MISSING), 0)
+        if length > MAX_LENGTH:
+            return ()
+        some = list(value) if isinstance(value, list) else []
+        return ({(0, name): (some + [None] * length)[:length] if one != ABSENT_KEYS else None},)
+    values: list[Any] = [] if nearest is None else [nearest]
+    for leaf in rest:
+        values += examples(leaf.pattern, value)
+    for start, end in one[:MAX_INTERVALS]:
+        ends = (key for key in (start, start - 1, end, end + 1) if LOWEST < key < HIGHEST)
+        values += (each for key in ends for each in near(codec.value(key)))
+        values += [None] if end == MISSING else []
+    values += [0, 0.0, "", True, datetime(2000, 1, 1, tzinfo=UTC)]
+    found = []
+    for each in fitting(codec.type, values):
+        key = codec.key(each)
+        if any(start <= key <= end for start, end in one or EVERYTHING) and all(
+            leaf_truth(leaf, each) for leaf in rest
+        ):
+            found.append({(0, name): each})
+        if len(found) == MAX_TRIALS:
+            break
+    return tuple(found)
 
 
 def _gap(codec: Codec, low: int, high: int, interval: tuple[int, int]) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from decimal import Decimal
+from math import isfinite
 from typing import Any
 
 from hitbox.encoding.arrays import HIGHEST, LOWEST, MISSING
@@ -106,6 +107,8 @@ def distance(one: object, other: object) -> float:
         gap = abs((one - other).total_seconds())
         return gap / (gap + DAY)
     if isinstance(one, (int, float)) and isinstance(other, (int, float)) and not isinstance(one, bool):
+        if not (isfinite(one) and isfinite(other)):
+            return float(one != other)
         exact = abs(Decimal(one) - Decimal(other))
-        return float(exact / (exact + abs(Decimal(one)))) if exact and exact.is_finite() else float(bool(exact))
+        return float(exact / (exact + abs(Decimal(one)))) if exact else 0.0
     return 1.0

@@ -11,8 +11,9 @@ list, the element that comes nearest counts.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from copy import copy
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import partial
 from typing import Any
@@ -42,11 +43,26 @@ from hitbox.language.patterns import Pattern
 from hitbox.language.phrases import distance
 from hitbox.language.places import is_place
 from hitbox.language.tree import Branch, Leaf, Node, Quantifier, Test
-from hitbox.language.truth import Scope, node_truth, test_truth, truth, value_of
+from hitbox.language.trials import (
+    MAX_TRIALS,
+    Spot,
+    Trial,
+    Trials,
+    examples,
+    fitting,
+    near,
+    spot_of,
+    spots,
+    through,
+    with_values,
+)
+from hitbox.language.truth import Scope, leaf_truth, node_truth, test_truth, truth, value_of
 
 MAX_TEXT = 80
 MAX_ELEMENTS = 1000
 """Of a longer list, only the first elements are compared."""
+MAX_ELEMENTS_TRIED = 8
+"""Elements for which the smallest change is tried, before none is known."""
 NEAR = 10_000.0
 """Metres that count as half of a wrong attribute."""
 WORDS = {"=": "", "<": "less than ", "<=": "at most ", ">": "more than ", ">=": "at least ", "<>": "anything but "}
@@ -56,12 +72,17 @@ KINDS = {"number": "number", "string": "text", "bool": "bool", "timestamp": "tim
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A value that would have to be different: `wanted` in words, `nearest` as a value if there is one."""
+    """A value that would have to be different: `wanted` in words, `nearest` as a value if there is one.
+
+    Before anybody is told, it is tried with `trials()`; without any, `condition` is taken to hold (trials.py).
+    """
 
     attribute: str
     value: object
     wanted: str
     nearest: object = None
+    trials: Callable[[], tuple[Trial, ...]] = field(default=tuple, repr=False, compare=False)
+    condition: Node | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         return f"{self.attribute}: {show(self.value)} -> {self.wanted}"
@@ -69,10 +90,12 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """The changes after which a condition would hold, and how far they are: each counts from 0 to 1."""
+    """The changes after which a condition would hold, and how far they are: each counts from 0 to 1. `sure`: within the
+    elements of lists they were tried."""
 
     changes: tuple[Change, ...] = ()
     far: float = 0.0
+    sure: bool = True
 
     @property
     def rank(self) -> tuple[int, float]:
@@ -137,8 +160,11 @@ def metres(length: float) -> str:
 class View:
     """An event as a predicate sees it; inside EXISTS, ANY and ALL also the elements that are looked at."""
 
-    def __init__(self, scope: Scope):
+    def __init__(self, scope: Scope, trials: Trials | None = None):
         self.scope = scope
+        self.trials = trials or Trials()
+        self.frozen: frozenset[Spot] = frozenset()
+        """What must not be changed any more: another operand of a test is."""
         self._elements: list[str] = []
 
     # ---- what a condition saw
@@ -344,14 +370,68 @@ class View:
             far = (
                 1.0 if value is ABSENT or value is None else min((_gap(value, end) for end in node.values), default=1.0)
             )
-            return Miss((Change(node.name, value, leaf_words(node)),), far)
+            return Miss(
+                (Change(node.name, value, leaf_words(node), None, partial(leaf_trials, node, value), node),), far
+            )
         if test_truth(node, self.scope):
             return Miss()
-        subject, value = self.subject(node)
+        return self._of_test(self._turned(node))
+
+    def _turned(self, test: Test) -> Test:
+        """A comparison whose left side must not be changed, the other way round."""
+        if test.op not in TURNED or _circle(test):
+            return test
+        one, other = test.operands
+        turned = isinstance(one, Constant) or (spot_of(one) in self.frozen and not isinstance(other, Constant))
+        return Test(TURNED[test.op], (other, one), test.position) if turned else test
+
+    def _of_test(self, test: Test) -> Miss:
+        subject, value = self.subject(test)
         if subject is None:
-            return Miss((Change(str(node), None, "true"),), 1.0)
-        wanted, nearest, far = self._wanted(node, value)
-        return Miss((Change(subject, value, wanted, nearest),), far)
+            return Miss((Change(str(test), None, "true"),), 1.0)
+        wanted, nearest, far = self._wanted(test, value)
+        scope = copy(self.scope)
+        scope.elements = list(scope.elements)
+        trials = partial(self._trials, test, nearest, scope)
+        return Miss((Change(subject, value, wanted, nearest, trials, test),), far)
+
+    def _trials(self, test: Test, nearest: Any, scope: Scope) -> tuple[Trial, ...]:
+        """New values of what a test looks at first, with which it holds; none if no such value is known."""
+        found: list[Trial] = []
+        for trial in self._values_to_try(test, nearest, scope):
+            self.trials.left -= 1
+            if test_truth(test, with_values(scope, trial)):
+                found.append(trial)
+            if len(found) == MAX_TRIALS or self.trials.left < 0:
+                break
+        return tuple(found)
+
+    @staticmethod
+    def _values_to_try(test: Test, nearest: Any, scope: Scope) -> Iterator[Trial]:
+        if test.op.endswith("INSIDE") or _circle(test):
+            one, other = (spot_of(each) for each in _coordinates(test))
+            if one is not None and other is not None and isinstance(nearest, Place):
+                yield {one: nearest.lat, other: nearest.lon}
+            return
+        subject = next(one for one in test.operands if not isinstance(one, Constant))
+        inputs = {spot_of(one): one for one in _inputs(subject)}
+        spot, source = next(iter(inputs.items()), (None, subject))
+        if len(inputs) != 1 or spot is None:
+            return
+        current, known = value_of(source, scope), value_of(subject, scope)
+        ends = [value_of(one, scope) for one in test.operands if one is not subject]
+        values: list[Any] = [None, ABSENT] if test.op.startswith("IS") else []
+        for end in ends:
+            values += near(end)
+            if subject is not source:
+                values += through(known, end, current)
+        if test.op.endswith("LIKE"):
+            values += examples(test.machine, current)
+        elif test.op.endswith("IN NETWORK"):
+            values += [test.texts[0].partition("/")[0], "0.0.0.0", "255.255.255.255", "::"]
+        values += ["", 0, 1, True, False, datetime(2000, 1, 1, tzinfo=UTC)]
+        for value in fitting(source.type, values):
+            yield {spot: value}
 
     def _wanted(self, test: Test, value: Any) -> tuple[str, object, float]:
         """What the subject of a test should be, in words; the nearest such value if it is known; how far it is."""
@@ -364,9 +444,7 @@ class View:
             phrase += f" from {Place(*(float(one.plain) for one in centre))}" if len(centre) == 2 else ""
             return phrase, None, 1.0 if far is None else distance(far, float(limit))
         known = value_of(next(one for one in test.operands if not isinstance(one, Constant)), self.scope)
-        op, others = test.op, list(test.operands[1:])
-        if op in TURNED and isinstance(test.operands[0], Constant):
-            op, others = TURNED[op], [test.operands[0]]
+        others = test.operands[1:]
         ends = [value_of(one, self.scope) for one in others]
         gaps = [1.0 if known is None or end is None else _gap(known, end) for end in ends]
         far = min(gaps, default=1.0)
@@ -374,8 +452,8 @@ class View:
             literal(one.literal) if isinstance(one, Constant) else f"{one} ({show(end)})"
             for one, end in zip(others, ends, strict=True)
         ]
-        exact = others[0].plain if op == "=" and isinstance(others[0], Constant) else None
-        return _words(op, texts, test), exact, far
+        exact = others[0].plain if test.op == "=" and isinstance(others[0], Constant) else None
+        return _words(test.op, texts, test), exact, far
 
     def _wanted_place(self, test: Test, value: Any) -> tuple[str, object, float]:
         inside = test.op == "INSIDE"
@@ -392,25 +470,82 @@ class View:
     def _of_list(self, node: Quantifier) -> tuple[Miss, Miss]:
         name, several = self.subject(node)
         one_is_enough = node.op in ("ANY", "EXISTS")
-        if several is None or several is ABSENT:
-            phrases = ("a list with such an element", "a list") if one_is_enough else ("a list", "a list, not empty")
-            yes, no = (Miss((Change(str(name), several, phrase),), 1.0) for phrase in phrases)
-        elif not several:
-            such = Miss((Change(str(name), several, "a list with such an element"),), 1.0)
-            yes, no = (such, Miss()) if one_is_enough else (Miss(), such)
+        telling = node.op != "ALL"  # what one element decides alone: that it fits, or that it does not
+        if several is None or several is ABSENT or not several:
+            a_list = several is None or several is ABSENT
+            least = Miss(
+                (Change(str(name), several, "a list with such an element"),), 1.0, self._has_such(node, telling)
+            )
+            most = Miss((Change(str(name), several, "a list"),), 1.0) if a_list else Miss()
         else:
             both = self._of_elements(node, several)
-            if node.op == "NOT EXISTS":
-                both = [(no, yes) for yes, no in both]
-            if one_is_enough:
-                return _least([one for one, _ in both]), _all([one for _, one in both])
-            return _all([one for one, _ in both]), _least([one for _, one in both])
-        return yes, no
+            least = self._one_of(node, several, [one if telling else other for one, other in both], telling)
+            most = self._all_of(node, several, [other if telling else one for one, other in both], not telling)
+        yes, no = (least, most) if one_is_enough else (most, least)
+        return _taken(yes, node), _taken(no, node.negated())
+
+    def _has_such(self, node: Quantifier, telling: bool) -> bool:
+        """Whether an element that decides alone can be made of nothing."""
+        nothing: Any = {} if node.op.endswith("EXISTS") else None
+        both = self._at(node, 0, nothing, partial(self._both, node.condition))
+        return self._tried(node, 0, nothing, both[not telling], telling).sure
+
+    def _one_of(self, node: Quantifier, several: Sequence[Any], misses: Sequence[Miss], holds: bool) -> Miss:
+        """The nearest element for which the condition holds, or does not, after a change; a tried one, if any."""
+        order = sorted(range(len(misses)), key=lambda n: misses[n].rank)
+        for n in order[:MAX_ELEMENTS_TRIED]:
+            tried = self._tried(node, n, several[n], misses[n], holds)
+            if tried.sure:
+                return tried
+        return replace(misses[order[0]], sure=False)
+
+    def _all_of(self, node: Quantifier, several: Sequence[Any], misses: Sequence[Miss], holds: bool) -> Miss:
+        tried = [self._tried(node, n, several[n], one, holds) for n, one in enumerate(misses)]
+        alone = sum(bool(one.changes) for one in tried) < 2 or not any(map(self._leads_outside, tried))
+        found = _all(tried)
+        return found if alone and len(misses) == len(several) else replace(found, sure=False)
+
+    def _tried(self, node: Quantifier, number: int, element: Any, miss: Miss, holds: bool) -> Miss:
+        """The same miss; it is sure if the condition on this element holds, or does not, after its changes."""
+        if not miss.changes:
+            return miss
+        if not isinstance(node.condition, Branch):
+            return miss
+        root = node.condition if holds else Branch("NOT", (node.condition,), node.position)
+        changes = [(one.trials(), one.condition) for one in miss.changes]
+        sure = (
+            miss.sure
+            and self._at(node, number, element, lambda: self.trials.succeed(root, self.scope, changes)) is not None
+        )
+        return replace(miss, sure=sure)
+
+    def _leads_outside(self, miss: Miss) -> bool:
+        """Whether a change is one of something that other elements see, too."""
+        conditions = [one.condition for one in miss.changes if one.condition is not None]
+        return any(level <= len(self.scope.elements) for one in conditions for level, _ in spots(one))
+
+
+def leaf_trials(leaf: Leaf, current: Any) -> tuple[Trial, ...]:
+    """Values with which a leaf holds; none if no such value is known."""
+    if leaf.type.endswith("[]"):
+        return ({(0, leaf.name): None if leaf.op == "IS NULL" else []},)
+    values = [one for value in leaf.values for one in near(value)]
+    if leaf.op.endswith("LIKE"):
+        values = [*examples(leaf.pattern, current), *values]
+    if leaf.op.startswith("IS"):
+        values = [None, 0, True, "", datetime(2000, 1, 1, tzinfo=UTC)]
+    found = [one for one in fitting(leaf.type, values) if leaf_truth(leaf, one)]
+    return tuple({(0, leaf.name): one} for one in found[:MAX_TRIALS])
+
+
+def _taken(miss: Miss, node: Quantifier) -> Miss:
+    """Changes within a list, seen from outside: after them the condition on the list holds."""
+    return replace(miss, changes=tuple(replace(one, trials=tuple, condition=node) for one in miss.changes))
 
 
 def _all(several: Sequence[Miss]) -> Miss:
     changes = {(change.attribute, change.wanted): change for one in several for change in one.changes}
-    return Miss(tuple(changes.values()), sum(one.far for one in several))
+    return Miss(tuple(changes.values()), sum(one.far for one in several), all(one.sure for one in several))
 
 
 def _least(several: Sequence[Miss]) -> Miss:
