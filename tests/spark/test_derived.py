@@ -11,7 +11,6 @@ import pytest
 
 from hitbox import Index
 from hitbox import spark as hs
-from hitbox.errors import SchemaError
 
 TEXTS = {
     1: "LOWER(s) = 'ab'",
@@ -91,5 +90,5 @@ def test_an_open_snapshot(spark: Any, tmp_path: Path) -> None:
     events = spark.createDataFrame(ROWS, "event_id long, s string, a long, b long, ip string")
     assert found(hs.match(events, str(tmp_path))) == matched(index)
     subscriptions = spark.createDataFrame(list(TEXTS.items()), "id long, where string")
-    with pytest.raises(SchemaError, match="built in memory"):
-        hs.build(subscriptions, str(tmp_path / "built"), index.schema)
+    hs.build(subscriptions, str(tmp_path / "built"))
+    assert found(hs.match(events, str(tmp_path / "built"))) == matched(index)

@@ -2,7 +2,7 @@
 
     from hitbox import spark as hs
 
-    hs.build(subscriptions, "snapshots/ads", schema={"price": "float", "city": "string"})
+    hs.build(subscriptions, "snapshots/ads")
     hs.match(events, "snapshots/ads").write.parquet("matches")
 
 Needs `pip install 'hitbox[spark,cli]'` and Java 17 (`cli` draws the progress).
@@ -11,9 +11,13 @@ Needs `pip install 'hitbox[spark,cli]'` and Java 17 (`cli` draws the progress).
 # ruff: noqa: E402 - the packages are checked before the imports that need them
 from __future__ import annotations
 
+import warnings
+
 from hitbox.errors import require_extra
 
 require_extra("hitbox.spark", "spark", "pyspark")
+# said at the first use of a session, whoever made it; hitbox uses nothing of pandas
+warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
 
 from hitbox.spark.build import BuildReport, build
 from hitbox.spark.changes import ChangeReport, apply_changes

@@ -31,8 +31,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from hitbox.encoding.arrays import Space
 from hitbox.encoding.keys import Keys
-from hitbox.encoding.schema import Schema
-from hitbox.errors import SchemaError, TableError, ValueProblem, counted
+from hitbox.encoding.schema import MAX_ATTRIBUTES, OpenSchema, Schema
+from hitbox.errors import TableError, ValueProblem, counted
 from hitbox.index import bulk_load
 from hitbox.index.sharded import index_of, part_name, write_part
 from hitbox.language import DEFAULT_LIMITS, parse
@@ -106,7 +106,8 @@ def build(
     Parameters
     ----------
     subscriptions: a DataFrame, or the path of a Parquet table, which tasks read without Spark: several times faster
-    schema: optional in the wide layout, where it follows from the columns
+    schema: without it the types follow from the columns of the wide layout, and otherwise from the predicates, as in an
+        Index without a schema: events may have any columns, but with a schema they are matched many times quicker
     compact: smaller parts, which may take longer to match (see docs/performance.md); later changes keep it
     parts: how many parts are built in parallel (default: a power of two, with at most 1.4 million subscriptions each)
     latest_by: the column that decides which of several rows with one id counts
@@ -180,10 +181,8 @@ def _checked(
     if latest_by and pa.types.is_nested(_type_of(table, latest_by)):
         raise TableError(f"latest_by: the values of column {latest_by!r} have no order; give a number or a time")
     if schema is None:
-        schema = schema_of_bounds(without(table.schema, latest_by))
+        schema = OpenSchema() if "where" in table.columns else schema_of_bounds(without(table.schema, latest_by))
     schema = schema if isinstance(schema, Schema) else Schema(schema)
-    if schema.is_open:
-        raise SchemaError("an open index is built in memory: Index().load(table), then save(path); match reads that")
     kind = check_subscriptions(without(table.schema, _spare(latest_by, table.columns, schema)), schema)
     snapshot_files.require_writable(path, "a snapshot")
     if report:
@@ -221,7 +220,13 @@ def _derived(spark: SparkSession, table: DataFrame | ParquetTable, task: Task) -
     if "where" not in table.columns:
         return ()
     uses = Counter(row.derived for row in _each(spark, table, task.look, "derived string"))
-    return tuple(one for one, _ in uses.most_common(DEFAULT_LIMITS.derived))
+    wanted = [one for one, _ in uses.most_common()]
+    if not task.schema.is_open:
+        return tuple(wanted[: DEFAULT_LIMITS.derived])
+    found = zip(wanted, derived_from_json(map(json.loads, wanted), task.schema, parse), strict=True)
+    plain = {text for text, one in found if one.is_attribute}  # as many as in any schema, and then the functions
+    functions = [text for text in wanted if text not in plain][: DEFAULT_LIMITS.derived]
+    return tuple([text for text in wanted if text in plain] + functions)[:MAX_ATTRIBUTES]
 
 
 def _encoded(spark: SparkSession, table: DataFrame | ParquetTable, task: Task) -> list[tuple[str, int]]:

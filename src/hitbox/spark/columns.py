@@ -32,11 +32,6 @@ ID_TYPES: dict[str, T.DataType] = {"int": T.LongType(), "string": T.StringType()
 def schema_of_bounds(columns: T.StructType) -> Schema:
     """The schema that follows from the columns of the wide layout."""
     fields = {field.name: field.dataType for field in columns.fields}
-    if "where" in fields:
-        raise SchemaError(
-            "the types of the attributes cannot be inferred from predicates in a column 'where': "
-            "give schema={'price': 'float', ...}"
-        )
     found = {name[:-4]: _type_of(name, kind) for name, kind in fields.items() if name.endswith("_low")}
     if not found:
         raise TableError("the subscriptions have no bounds like 'price_low' and 'price_high'")

@@ -8,7 +8,6 @@ import shutil
 import sys
 import tempfile
 import threading
-import warnings
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -57,7 +56,6 @@ def session(master: str | None = None, name: str | None = None, **settings: Any)
         _warn_ignored(running, given | _known({"spark.app.name": name, "spark.master": master}))
         return running
     os.environ.setdefault("PYSPARK_PYTHON", given.get("spark.pyspark.python", sys.executable))
-    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     builder = SparkSession.builder.appName(name or "hitbox")
     remote = os.environ.get("SPARK_REMOTE")
     if (master and master.startswith("sc://")) or (remote and not master):
