@@ -110,7 +110,6 @@ def test_of_a_running_broker(tmp_path: Path, way: str) -> None:
 
 def test_an_address_sends_one_backup_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
-        tokens = {"ops": "0" * 64}
         async with serving(tmp_path / "data") as (broker, url), httpx.AsyncClient(base_url=url) as http:
             sender = await asyncio.to_thread(backup.Sender, broker.store.folder)
             assert (await http.post("/v1/backup")).status_code == 409
@@ -120,7 +119,7 @@ def test_an_address_sends_one_backup_at_a_time(tmp_path: Path, monkeypatch: pyte
             monkeypatch.setattr(backup.Disk, "space", lambda *_: (1, 1))
             assert (await http.post("/v1/backup")).status_code == 507
             assert (await http.get("/v1/backup")).status_code == 405
-        async with serving(tmp_path / "other", tokens=tokens) as (_, url), httpx.AsyncClient(base_url=url) as http:
+        async with serving(tmp_path / "other", principals=["ops"]) as (_, url), httpx.AsyncClient(base_url=url) as http:
             assert (await http.post("/v1/backup")).status_code == 401
 
     asyncio.run(scenario())

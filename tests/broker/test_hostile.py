@@ -138,7 +138,7 @@ def test_a_websocket_is_refused_with_the_status_that_says_why(tmp_path: Path, ca
             broker.closing = True
             assert await refused(url) == (503, "StoreFailed")
             broker.closing = False
-        async with serving(tmp_path, tokens={"ann": "0" * 64}) as (_, url):
+        async with serving(tmp_path, principals=["ann"]) as (_, url):
             assert await refused(url) == (401, "NotAllowed")
 
     run(scenario())

@@ -15,10 +15,9 @@ import httpx
 import pytest
 
 from hitbox.broker import logs
-from hitbox.broker.access.principals import hash_of
 from hitbox.broker.client import Client
 from hitbox.broker.clock import time
-from support.broker_kit import serving, until
+from support.broker_kit import serving, token_of, until
 
 log = logging.getLogger("hitbox.broker")
 
@@ -101,10 +100,10 @@ def access_lines(stream: io.StringIO) -> list[dict[str, Any]]:
 
 
 def test_access_log(tmp_path: Path) -> None:
-    token = "a-token-of-an-older-version"
+    token = token_of("ops")
 
     async def scenario(stream: io.StringIO) -> None:
-        async with serving(tmp_path, tokens={"ops": hash_of(token)}) as (_, url):
+        async with serving(tmp_path, principals=["ops"]) as (_, url):
             headers = {"authorization": f"Bearer {token}"}
             async with httpx.AsyncClient(base_url=url, headers=headers) as http:
                 assert (await http.get("/v1/schema")).status_code == 200

@@ -134,7 +134,7 @@ def test_one_part_that_is_wrong_is_set_aside(tmp_path: Path, part: str) -> None:
             lost = int(part == "an event that is gone")
             await until(lambda: len(bob.got) >= 41 - lost and len(ann.got) >= 21)
             caller = broker.directory.caller("")
-            await admin_commands.subscriptions(broker, caller, "", "", 100)
+            admin_commands.subscriptions(broker, caller, None, "", "", 100)
             listed = [*admin_commands.events(broker, caller, 1, 100)[0]]
             listed += admin_commands.dead_letters(broker, caller, None, "", 100)[1]
             assert all(isinstance(msgspec.json.decode(one), dict) for one in listed)
@@ -200,7 +200,7 @@ FORGED: dict[str, Callable[[Any], Any]] = {
     "matched is no JSON": lambda store: meta(store, "matched", b"{"),
     "failed holds a text": lambda store: store.put_meta("failed", ["x"]),
     "failed is a number": lambda store: store.put_meta("failed", 5),
-    "tokens are a list": lambda store: store.put_meta("tokens", ["x"]),
+    "protected is a list": lambda store: store.put_meta("protected", ["x"]),
     "the snapshot's number": lambda store: store.put_meta("snapshot", {"version": "x"}),
     "the format is a text": lambda store: store.put_meta("format", "x"),
     "an event that is no JSON": lambda store: store.append([b"no json"], 0),
@@ -253,7 +253,7 @@ def test_what_nobody_could_have_written_stops_the_start_and_names_the_repair(tmp
 
 def test_a_lost_schema_and_lost_tokens_are_asked_for(tmp_path: Path) -> None:
     fill(tmp_path)
-    inside(tmp_path, lambda store: (store.put_meta("schema", [{"name": 5}]), store.put_meta("tokens", 5)))
+    inside(tmp_path, lambda store: (store.put_meta("schema", [{"name": 5}]), store.put_meta("protected", 5)))
     done = admin("repair", str(tmp_path))
     assert "--schema" in done.output
     assert "hitbox admin token" in done.output

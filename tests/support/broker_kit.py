@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from hitbox import Schema
-from hitbox.broker.access.principals import EVERYTHING, Token, TokenSettings
+from hitbox.broker.access.principals import EVERYTHING, Token, TokenSettings, hash_of
 from hitbox.broker.broker import Broker
 from hitbox.broker.delivery.mailbox import Mailbox
 from hitbox.broker.errors import StoreFull
@@ -115,21 +115,27 @@ def sub(name: str, where: str, priority: int = 4, **about: Any) -> Subscription:
     return Subscription(name, where, priority, about)
 
 
+def token_of(principal: str) -> str:
+    """The text of its token."""
+    return f"hb_{hash_of(principal)[:16]}_{'x' * 43}"
+
+
 @asynccontextmanager
 async def serving(
     path: Path,
     schema: Schema | None = SCHEMA,
-    tokens: dict[str, str] | None = None,
+    principals: Sequence[str] = (),
     tls: Tls | None = None,
     **settings: Any,
 ) -> AsyncIterator[tuple[Broker, str]]:
-    """A broker on a port of its own, and its address."""
+    """A broker on a port of its own, and its address. `principals` may do everything, with `token_of` them."""
     broker = Broker(path, schema, Settings(**settings))
     bound: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     access = AccessControl(True)
-    for name, hash in (tokens or {}).items():
+    for name in principals:
+        id = token_of(name)[3:19]
         broker.directory.principals[name] = EVERYTHING
-        broker.directory.tokens[f"old.{name}"] = Token(f"old.{name}", name, hash, TokenSettings())
+        broker.directory.tokens[id] = Token(id, name, hash_of(token_of(name)), TokenSettings())
         broker.directory.protected = True
     stop = asyncio.Event()
     task = asyncio.create_task(serve(broker, access, "127.0.0.1", 0, bound.set_result, stop, tls))

@@ -40,7 +40,6 @@ from hitbox.errors import HitboxError
 FILES = ("hitbox.db", "hitbox.db-wal", commit_marker.FILE_NAME)
 ASK_FOR = {
     "schema": "the schema cannot be read: give it at the next start with --schema",
-    "tokens": "the tokens cannot be read: create one with `hitbox admin tokens create NAME --data DIR`",
     "protected": "the broker requires tokens: create one with `hitbox admin tokens create NAME --data DIR`",
 }
 CONTENT = Columns({"wanted": str, "priority": Level, "about": str})
@@ -252,7 +251,7 @@ def _fill(folder: Path, rows: dict[str, list[Row]], done: Repair) -> None:
     lost_facts = {one["row"][0] for one in done.left_out if one["table"] == "meta"}
     done.notes += [note for key, note in ASK_FOR.items() if key in lost_facts]
     tables = {one["table"] for one in done.left_out} & {"principals", "tokens", "owners"}
-    if rows["principals"] or rows["tokens"] or tables or lost_facts & {"tokens", "protected"}:
+    if rows["principals"] or rows["tokens"] or tables or "protected" in lost_facts:
         meta["protected"] = b"true"  # a lost token must not open the door
     if tables:
         done.notes.append(f"check the rights of all principals: something of {', '.join(sorted(tables))} is lost")

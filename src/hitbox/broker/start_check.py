@@ -51,8 +51,7 @@ def problems(serving: Serving) -> Iterator[str]:
         yield f"tls: {problem}"
     try:
         if not is_loopback(serving.host):
-            has_token = bool(stored.get("protected") or stored.get("tokens"))
-            check_open_address(has_token, tls is not None or serving.allow_plain_text)
+            check_open_address(bool(stored.get("protected")), tls is not None or serving.allow_plain_text)
     except HitboxError as problem:
         yield f"host: {problem}"
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import io
 import json
 import sys
@@ -20,7 +19,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from hitbox.broker.client import Client, Delivery, Refused
 from hitbox.broker.errors import NotAllowed, Overloaded, StoreFailed
-from support.broker_kit import SCHEMA, serving, until
+from support.broker_kit import SCHEMA, serving, token_of, until
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
@@ -212,11 +211,10 @@ def test_limits_are_reported(tmp_path: Path) -> None:
 
 
 def test_tokens_hosts_and_origins(tmp_path: Path) -> None:
-    token = "secret-token"
-    tokens = {"ops": hashlib.sha256(token.encode()).hexdigest()}
+    token = token_of("ops")
 
     async def scenario() -> None:
-        async with serving(tmp_path, tokens=tokens) as (_, url), httpx.AsyncClient(base_url=url) as http:
+        async with serving(tmp_path, principals=["ops"]) as (_, url), httpx.AsyncClient(base_url=url) as http:
             assert (await http.get("/readyz")).json()["status"] == "ok"
             assert (await http.get("/")).status_code == 200
             for path in ("/v1/stats", "/metrics", "/openapi.json", "/v1/live"):

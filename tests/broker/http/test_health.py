@@ -23,7 +23,7 @@ from support.broker_kit import serving
 def test_health(tmp_path: Path, fault: str, status: int, check: str, alive: bool) -> None:
     async def scenario() -> None:
         async with (
-            serving(tmp_path, tokens={"ops": "0" * 64}) as (broker, url),
+            serving(tmp_path, principals=["ops"]) as (broker, url),
             httpx.AsyncClient(base_url=url) as http,
         ):
             if fault == "full":

@@ -14,13 +14,12 @@ import msgspec
 import pytest
 
 from hitbox.broker import admin
-from hitbox.broker.access.principals import hash_of
 from hitbox.broker.admin import ANSWER_BYTES
 from hitbox.broker.broker import Broker
 from hitbox.broker.http import listings
 from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.settings import Options
-from support.broker_kit import serving, sub, until
+from support.broker_kit import serving, sub, token_of, until
 
 TEXT = 60_000
 PAYLOAD = msgspec.Raw(b'"%b"' % (b"x" * TEXT))
@@ -134,17 +133,15 @@ def test_a_principal_has_few_lists_that_it_does_not_read(tmp_path: Path, monkeyp
     monkeypatch.setattr(listings, "AT_ONCE", 3)
 
     async def scenario() -> None:
-        tokens = {"slow": hash_of("slow-token"), "quick": hash_of("quick-token")}
-        async with filled(tmp_path, tokens=tokens) as (_, url), httpx.AsyncClient(base_url=url) as http:
+        async with filled(tmp_path, principals=["slow", "quick"]) as (_, url), httpx.AsyncClient(base_url=url) as http:
             lines = []
             for _ in range(3):
                 reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]), limit=1_000)
-                writer.write(
-                    b"GET /v1/events?limit=1000 HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer slow-token\r\n\r\n"
-                )
+                head = b"GET /v1/events?limit=1000 HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer %b\r\n\r\n"
+                writer.write(head % token_of("slow").encode())
                 assert b" 200 " in await reader.readline()
                 lines.append(writer)
-            slow, quick = ({"authorization": f"Bearer {name}-token"} for name in ("slow", "quick"))
+            slow, quick = ({"authorization": f"Bearer {token_of(name)}"} for name in ("slow", "quick"))
             for path in ("/v1/events", "/v1/dead", "/v1/delayed"):
                 refused = await http.get(path, headers=slow)
                 assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")

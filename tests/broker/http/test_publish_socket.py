@@ -15,12 +15,11 @@ from websockets.asyncio.server import serve as serve_socket
 from websockets.exceptions import ConnectionClosed, ConnectionClosedError
 from websockets.http11 import Request, Response
 
-from hitbox.broker.access.principals import hash_of
 from hitbox.broker.broker import Broker
 from hitbox.broker.client import Client, Refused
 from hitbox.broker.errors import BadRequest, NotAllowed, Overloaded, StoreFailed, TooLarge
 from hitbox.broker.http.publish_socket import MOST_UNANSWERED
-from support.broker_kit import Listener, item, serving, sub, until
+from support.broker_kit import Listener, item, serving, sub, token_of, until
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
@@ -267,11 +266,11 @@ def test_a_lost_answer_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_tokens_and_overload_reach_the_client(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with serving(tmp_path, tokens={"ops": hash_of("secret")}, publish_rate=1) as (_, url):
+        async with serving(tmp_path, principals=["ops"], publish_rate=1) as (_, url):
             async with Client(url) as client:
                 with pytest.raises(NotAllowed):
                     await client.publish({"qty": 1})
-            async with Client(url, token="secret") as client:
+            async with Client(url, token=token_of("ops")) as client:
                 assert await client.publish_many([{"qty": 1}] * 50) == 1
                 with pytest.raises(Overloaded):
                     await asyncio.wait_for(client._publish([{"event": {"qty": 1}}]), 20)

@@ -100,7 +100,6 @@ class Directory:
     def __init__(self, store: Store, registry: SubscriptionRegistry):
         self.store, self.registry = store, registry
         self.problems: list[str] = []
-        _migrate(store)
         self.principals = {name: self._read(name, raw, Principal) for name, raw, _ in store.principals.scan()}
         self.tokens: dict[str, Token] = {}
         for id, principal, hash, raw, _ in store.tokens.scan():
@@ -182,12 +181,7 @@ class Directory:
             return Caller(self, self.registry, LOCAL, None)
         found = TOKEN.fullmatch(text)
         token = self.tokens.get(found["id"]) if found else None
-        hashed = hash_of(text)
-        good = hmac.compare_digest(token.hash if token else NO_HASH, hashed) and token is not None
-        if not found and text:  # a token of an older version has no id
-            for one in self.tokens.values():
-                if one.id.startswith(OLD) and hmac.compare_digest(one.hash, hashed):
-                    token, good = one, True
+        good = hmac.compare_digest(token.hash if token else NO_HASH, hash_of(text))
         if token is None or not good:
             raise NotAllowed(NEEDED)
         caller = Caller(self, self.registry, token.principal, token.id)
@@ -438,12 +432,6 @@ def _narrowed(known: TokenSettings, given: TokenSettings) -> TokenSettings:
 # ---- the store: in a transaction, of the writer or of a command
 
 
-OLD = "old."
-"""The ids of tokens that an older version made begin with this."""
-NOBODYS = {"principals": "0" * 64}
-"""What an older version finds as its tokens, so that it lets nobody in instead of everybody."""
-
-
 def _row(token: Token) -> tuple[str, str, str, bytes]:
     return token.id, token.principal, token.hash, msgspec.json.encode(token.settings)
 
@@ -473,7 +461,6 @@ def _add(store: Store, token: Token, first: bool) -> None:
     if first:
         store.principals.put([(token.principal, msgspec.json.encode(EVERYTHING))])
         store.put_meta("protected", True)
-        store.put_meta("tokens", NOBODYS)
 
 
 def _remove(store: Store, principal: str, tokens: list[str]) -> None:
@@ -482,27 +469,12 @@ def _remove(store: Store, principal: str, tokens: list[str]) -> None:
     store.meta.delete([(PREFIX + principal,)])
 
 
-def _migrate(store: Store) -> None:
-    """Tokens of an older version, one per name, become principals with all rights."""
-    old: dict[str, str] = store.get_meta("tokens", {})
-    if not old or old == NOBODYS:
-        return
-    with store.transaction():
-        for name, hash in old.items():
-            settings = msgspec.json.encode(TokenSettings())
-            store.principals.put([(name, msgspec.json.encode(EVERYTHING))])
-            store.tokens.put([(f"{OLD}{name}"[:100], name, hash, settings)])
-        store.put_meta("protected", True)
-        store.put_meta("tokens", NOBODYS)
-
-
 # ---- the folder of a stopped broker
 
 
 def create_in_folder(store: Store, principal: str, given: TokenSettings) -> tuple[Token, str]:
     """Create a token while the broker is stopped. A principal that does not exist gets all rights: whoever may write to
     the folder has them anyway."""
-    _migrate(store)
     check_name(principal, "principal")
     token, text = _new(principal, given)
     known = {name for name, *_ in store.principals.scan()}
@@ -513,7 +485,6 @@ def create_in_folder(store: Store, principal: str, given: TokenSettings) -> tupl
 
 
 def list_in_folder(store: Store) -> list[dict[str, Any]]:
-    _migrate(store)
     principals = {name: msgspec.json.decode(raw, type=Principal) for name, raw, _ in store.principals.scan()}
     found = []
     for id, principal, hash, raw, _ in store.tokens.scan():
@@ -523,7 +494,6 @@ def list_in_folder(store: Store) -> list[dict[str, Any]]:
 
 
 def revoke_in_folder(store: Store, id: str) -> None:
-    _migrate(store)
     with store.transaction():
         if not store.tokens.delete([(id,)]):
             raise Unknown(f"there is no token {id!r:.100}")

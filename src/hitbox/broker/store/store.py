@@ -102,7 +102,6 @@ META_TYPES: dict[str, Any] = {
     "format": int,
     "matched": Number,
     "failed": list[Number],
-    "tokens": dict[str, str],  # of older stores: see access/directory.py
     "protected": bool,
     "snapshot": dict[str, Number] | None,
     "schema": list[dict[str, Any]],
