@@ -60,6 +60,22 @@ class ValueProblem(HitboxError):
     """An event's or a subscription's value does not fit its attribute."""
 
 
+class TooExpensive(HitboxError):
+    """A subscription takes more steps on an event than it may, so whether it matches is not known. `event` is the
+    event's number in its batch; None of a single event. `steps` are those that it was allowed."""
+
+    def __init__(self, id: int | str, event: int | None, steps: int):
+        self.id, self.event, self.steps = id, event, steps
+        where = "this event" if event is None else f"event {event} of the batch"
+        super().__init__(
+            f"subscription {id!r:.200} is too expensive: {steps:,} steps did not decide whether it matches {where}; "
+            "simplify its predicate, send shorter lists or texts, or raise Limits(match_steps=...)"
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.id, self.event, self.steps))
+
+
 class MissingExtra(HitboxError, ImportError):
     """A part of hitbox needs a package that is not installed."""
 

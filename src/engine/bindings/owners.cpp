@@ -12,6 +12,7 @@ constexpr i64 PIECE = 1 << 22;  // ids between two looks for signals
 constexpr i64 SHORT = 4096;     // ids for which Python's lock is not given back
 constexpr i64 SHORT_TEXT = 32;  // bytes that are copied without looking at the length
 constexpr i64 AHEAD = PrefetchDistance::GATHER;
+constexpr u64 WORDS = u64(1) << 24;  // of programs that are run between two looks for signals
 
 // Calls use(i, values[at[i]]) for i in [from, to). The values lie all over the memory, so they are asked for in advance.
 template <class T, class Use>
@@ -459,9 +460,10 @@ T& at_number(std::vector<T>& some, nb::handle number) {
 }
 
 // What the programs of some slots may come to for one event, by its keys and what it holds beyond them: the keys of elements
-// and the texts, by attribute, None for null; and the time.
-nb::object decide(const Programs& programs, Frozen<i32> slots, Frozen<i64> keys, nb::dict lists, nb::dict texts,
-                  i64 now) {
+// and the texts, by attribute, None for null; and the time. And the steps that each has taken, of those it was allowed.
+nb::tuple decide(const Programs& programs, Frozen<i32> slots, Frozen<i64> keys, nb::dict lists, nb::dict texts, i64 now,
+                 Frozen<i64> allowed) {
+  if (allowed.size() != slots.size()) throw nb::value_error("each slot needs the steps that it may take");
   Details details;
   details.now = now;
   for (auto [number, given] : lists) {  // the caller holds the arrays, and the texts
@@ -481,10 +483,22 @@ nb::object decide(const Programs& programs, Frozen<i32> slots, Frozen<i64> keys,
   }
   Truth* found = allocate<Truth>(slots.size());
   nb::object truths = numpy_array(found, {slots.size()});
+  i64* taken = allocate<i64>(slots.size());
+  nb::object steps = numpy_array(taken, {slots.size()});
   const ProgramView& view = programs.view();
-  ReleasedGil free;
-  for (size_t i = 0; i < slots.size(); ++i) found[i] = view.run(slots.data()[i], keys.data(), &details);
-  return truths;
+  for (size_t i = 0; i < slots.size();) {
+    {
+      ReleasedGil free;
+      for (u64 done = 0; i < slots.size() && done < WORDS; ++i) {
+        Work work(allowed.data()[i]);
+        found[i] = view.run(slots.data()[i], keys.data(), details, work);
+        taken[i] = work.steps();
+        done += 16 + work.words();
+      }
+    }
+    if (PyErr_CheckSignals()) throw nb::python_error();
+  }
+  return nb::make_tuple(truths, steps);
 }
 
 }  // namespace
@@ -523,7 +537,8 @@ void bind_owners(nb::module_& m) {
             self.view().check(attributes);
           },
           nb::arg("attributes"))
-      .def("decide", &decide, nb::arg("slots"), nb::arg("keys"), nb::arg("lists"), nb::arg("texts"), nb::arg("now"))
+      .def("decide", &decide, nb::arg("slots"), nb::arg("keys"), nb::arg("lists"), nb::arg("texts"), nb::arg("now"),
+           nb::arg("allowed"))
       .def(
           "ends",
           [](const Programs& self, Frozen<i64> slots, u32 attribute) {

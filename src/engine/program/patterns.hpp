@@ -12,6 +12,7 @@
 
 #include "base/common.hpp"
 #include "program/truth.hpp"
+#include "program/work.hpp"
 
 namespace hitbox::patterns {
 
@@ -49,7 +50,7 @@ static inline size_t before_end(std::string_view text, std::string_view segment)
   return left || past(text, at, segment) != text.size() ? std::string_view::npos : at;
 }
 
-static inline Truth matches(std::string_view pattern, std::string_view text) {
+static inline Truth matches(std::string_view pattern, std::string_view text, Work& work) {
   constexpr size_t NOWHERE = std::string_view::npos;
   size_t cut = pattern.find(ANY);
   if (cut == NOWHERE) return past(text, 0, pattern) == text.size() ? IS_TRUE : IS_FALSE;
@@ -66,11 +67,14 @@ static inline Truth matches(std::string_view pattern, std::string_view text) {
     if (segment.empty()) continue;
     if (segment.find(ONE) == NOWHERE) {
       const void* found = memmem(text.data() + at, text.size() - at, segment.data(), segment.size());
+      const size_t to = found ? size_t(static_cast<const char*>(found) - text.data()) + segment.size() : text.size();
+      if (!work.spend((to - at) / Work::TEXT)) return OUT_OF_STEPS;
       if (!found) return IS_FALSE;
-      at = size_t(static_cast<const char*>(found) - text.data()) + segment.size();
+      at = to;
       continue;
     }
     for (;;) {
+      if (!work.spend(segment.size() / Work::COMPARED + 1)) return OUT_OF_STEPS;
       const size_t to = past(text, at, segment);
       if (to != NOWHERE) {
         at = to;

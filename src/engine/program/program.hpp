@@ -15,6 +15,7 @@
 // These three need more than keys (details.hpp); where that is not given, they are open.
 //
 // A truth is the set of what may come out: true, false, unknown (SQL's NULL). If only one is left, the program has decided.
+// What depends on the length of a list or a text is counted (work.hpp), and may run out.
 // hitbox/language/programs.py writes programs.
 #pragma once
 
@@ -28,6 +29,7 @@
 #include "program/patterns.hpp"
 #include "program/places.hpp"
 #include "program/truth.hpp"
+#include "program/work.hpp"
 
 namespace hitbox {
 
@@ -128,10 +130,12 @@ static inline Truth test_place(const u32* code, const i64* literals, const i64* 
   return is_negated(*code) ? opposite(found) : found;
 }
 
-// What an event holds; `details` may be null. `element` is the one of its lists that is looked at.
+// What an event holds; `details` may be null, and without them there is no `work`. `element` is the one of its lists that
+// is looked at.
 struct Held {
   const i64* keys;
   const Details* details;
+  Work* work;
   size_t element = 0;
 };
 
@@ -145,8 +149,9 @@ static inline Truth test_like(const u32* code, const i64* literals, const Held& 
   if (text.given == Details::Given::NO) return ALL_OPEN;
   if (text.given == Details::Given::NOTHING) return IS_UNKNOWN;
   const i64* pattern = literals + list_start(literals[code[1]]);  // its bytes are many, then come these
-  const Truth found = patterns::matches({reinterpret_cast<const char*>(pattern + 1), size_t(*pattern)}, text.bytes);
-  return is_opposite(*code) ? opposite(found) : found;
+  const Truth found =
+      patterns::matches({reinterpret_cast<const char*>(pattern + 1), size_t(*pattern)}, text.bytes, *held.work);
+  return is_opposite(*code) && found != OUT_OF_STEPS ? opposite(found) : found;
 }
 
 static inline Truth test_since(const u32* code, const i64* literals, const Held& held) {
@@ -173,7 +178,7 @@ static inline u32 length_with_parts(const u32* code) {
   return is_each(*code) ? code[1] : kind_of(*code) == SINCE ? 3 : 2;
 }
 
-// What a program may come to.
+// What a program may come to, or OUT_OF_STEPS.
 static inline Truth run(const u32* code, const i64* literals, const Held& held) {
   struct Frame {
     const u32* end;
@@ -196,8 +201,10 @@ static inline Truth run(const u32* code, const i64* literals, const Held& held) 
     } else {
       if (op == OPEN) truth = truth_of(word);
       else if (op == PLACE) truth = test_place(code, literals, held.keys);
-      else if (op == MORE) truth = test_more(code, literals, held);
-      else truth = test(word, literals, code[1], element_key(attribute_of(word), held));
+      else if (op == MORE) {
+        truth = test_more(code, literals, held);
+        if (truth == OUT_OF_STEPS) return truth;
+      } else truth = test(word, literals, code[1], element_key(attribute_of(word), held));
       code += length_with_parts(code);
     }
     for (;;) {
@@ -217,8 +224,12 @@ static inline Truth test_each(const u32* code, const i64* literals, const Held& 
   if (list.given == Details::Given::NOTHING) return IS_UNKNOWN;
   const u32 op = kind_of(*code) == EACH_AND ? AND : OR;
   Truth found = FIRST[op];
-  for (size_t at = 0; at < list.count && found != DECIDED[op]; ++at)
-    found = COMBINED.of[op][found][run(code + 2, literals, {held.keys, held.details, at})];
+  for (size_t at = 0; at < list.count && found != DECIDED[op]; ++at) {
+    if (!held.work->spend(code[1])) return OUT_OF_STEPS;
+    const Truth one = run(code + 2, literals, {held.keys, held.details, held.work, at});
+    if (one == OUT_OF_STEPS) return one;
+    found = COMBINED.of[op][found][one];
+  }
   return is_opposite(*code) ? opposite(found) : found;
 }
 
@@ -314,11 +325,20 @@ struct ProgramView {
   static u32 shape_of(i64 header) { return u32(header); }
   static u32 size_of(i64 header) { return u32(u64(header) >> 32); }
 
-  // Whether a predicate is true: all three truths are possible if it has no program. `details` may be null.
-  Truth run(i32 slot, const i64* keys, const Details* details = nullptr) const {
+  // Whether a predicate is true, by keys alone: all three truths are possible if it has no program.
+  Truth run(i32 slot, const i64* keys) const {
     const i64 at = slot >= 0 && size_t(slot) < slots ? place[slot] : 0;
     if (!at) return program::ALL_OPEN;
-    return program::run(code + shapes[shape_of(words[at - 1])], words + at, {keys, details});
+    return program::run(code + shapes[shape_of(words[at - 1])], words + at, {keys, nullptr, nullptr});
+  }
+
+  // The same with what the event holds beyond its keys; OUT_OF_STEPS if that takes too much work.
+  Truth run(i32 slot, const i64* keys, const Details& details, Work& work) const {
+    const i64 at = slot >= 0 && size_t(slot) < slots ? place[slot] : 0;
+    if (!at) return program::ALL_OPEN;
+    const u32 shape = shape_of(words[at - 1]);
+    if (!work.spend(u64(shapes[shape + 1] - shapes[shape]))) return OUT_OF_STEPS;
+    return program::run(code + shapes[shape], words + at, {keys, &details, &work});
   }
 
   // Asks for the memory that `run` reads; first of all `fetch_place`.

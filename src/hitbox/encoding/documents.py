@@ -10,7 +10,7 @@ An event may carry two images, {"old": {...}, "new": {...}}: then `new` is the e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -136,13 +136,14 @@ def open_document(event: Event) -> Document:
     return Document(event)
 
 
-def open_elements(origin: Any, steps: Sequence[str]) -> list[Any] | None:
-    """The values that a path leads to, through objects and lists: one value is a list of itself. None of no value."""
-    found, is_list = _walk(origin, ".".join(steps).split("."))
+def open_elements(origin: Any, steps: Sequence[str], visited: Callable[[int], None] | None = None) -> list[Any] | None:
+    """The values that a path leads to, through objects and lists: one value is a list of itself. None of no value.
+    `visited` is told of the elements that it goes through on its way."""
+    found, is_list = _walk(origin, ".".join(steps).split("."), visited)
     return None if not is_list and is_missing(found[0]) else found
 
 
-def _walk(origin: Any, steps: Sequence[str]) -> tuple[list[Any], bool]:
+def _walk(origin: Any, steps: Sequence[str], visited: Callable[[int], None] | None) -> tuple[list[Any], bool]:
     """The values, and whether they come from a list."""
     if isinstance(origin, Mapping):
         whole = lookup(origin, ".".join(steps))
@@ -151,7 +152,9 @@ def _walk(origin: Any, steps: Sequence[str]) -> tuple[list[Any], bool]:
         for end in range(len(steps) - 1, 0, -1):
             inner = lookup(origin, ".".join(steps[:end]))
             if isinstance(inner, LISTS):
-                return [value for one in inner for value in _walk(one, steps[end:])[0]], True
+                if visited is not None:
+                    visited(2 * len(inner))
+                return [value for one in inner for value in _walk(one, steps[end:], visited)[0]], True
     return [None], False
 
 

@@ -126,7 +126,8 @@ class Programs:
         lists: dict[int, I64 | None],
         texts: dict[int, bytes | None],
         now: int,
-    ) -> U8: ...
+        allowed: I64,
+    ) -> tuple[U8, I64]: ...
     def ends(self, slots: I64, attribute: int) -> I64: ...
 
 class Owners:

@@ -31,7 +31,7 @@ from hitbox.encoding.arrays import DEFAULT_PRIORITY
 from hitbox.encoding.documents import Event
 from hitbox.encoding.schema import Schema
 from hitbox.encoding.values import brief
-from hitbox.errors import MatcherError, UnknownEvent, ValueProblem
+from hitbox.errors import HitboxError, MatcherError, TooExpensive, UnknownEvent, ValueProblem
 from hitbox.index.catalog import Id
 from hitbox.index.explain import BothSides, explain_without_values
 from hitbox.index.index import Index
@@ -100,9 +100,18 @@ class Exchange:
         """
         with self._lock.prepare:
             self._expire()
+            found = self._suiting(about or {}, where)  # first, because it may be too expensive
             self._subscriptions.subscribe(id, MATCHES_ALL if where is None else where, about=about, priority=priority)
-            found = self._events.match(about or {}, where)
             return sorted(found, key=lambda event: self._queue[event][1])
+
+    def _suiting(self, about: Mapping[str, Any], where: str | None) -> list[Id]:
+        """The events that suit a subscriber; none if it is bad input, which `Index.subscribe` says in its own words."""
+        try:
+            return self._events.match(about, where)
+        except TooExpensive:
+            raise
+        except HitboxError:
+            return []
 
     def publish(self, id: Id, values: Event, where: str | None = None) -> list[Id]:
         """Add an event, or replace the one that has this id; the ids of the subscriptions that suit it, most urgent

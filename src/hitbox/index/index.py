@@ -42,6 +42,7 @@ from hitbox.errors import HitboxError, NeverMatches, TableError, UnknownSubscrip
 from hitbox.index import bulk_load, state
 from hitbox.index.catalog import NO_ROWS, Id, Row, Rows, kind_of, new_id
 from hitbox.index.explain import BothSides, Explained, NearMisses, describe_box, explain_without_values
+from hitbox.index.match_budget import MatchBudget, Report
 from hitbox.index.matches import Matches, Transition
 from hitbox.index.predicate_cache import PredicateCache
 from hitbox.index.predicate_text import PredicateTexts
@@ -288,16 +289,49 @@ class Index:
 
     # ---- asking
 
-    def match(self, event: Event, where: str | None = None, *, limit: int | None = None) -> list[Id]:
-        """The ids of the subscriptions that want this event, most urgent first; with `limit` only the first ones."""
-        found: list[Id] = self._match_one(event, where, limit, True)
+    def match(
+        self,
+        event: Event,
+        where: str | None = None,
+        *,
+        limit: int | None = None,
+        on_expensive: Report | None = None,
+        budget: MatchBudget | None = None,
+    ) -> list[Id]:
+        """The ids of the subscriptions that want this event, most urgent first; with `limit` only the first ones.
+
+        A subscription that takes more than `Limits.match_steps` on the event is an error, TooExpensive. With
+        `on_expensive`, a function of that error, it is a report: this subscription does not match, and the function is
+        told. `budget` says what each subscription may take; it is for programs that keep accounts.
+        """
+        found: list[Id] = self._match_one(event, where, limit, True, self._given(on_expensive, budget))
         return found
 
-    def match_array(self, event: Event, where: str | None = None, *, limit: int | None = None) -> pa.Array:
+    def match_array(
+        self,
+        event: Event,
+        where: str | None = None,
+        *,
+        limit: int | None = None,
+        on_expensive: Report | None = None,
+        budget: MatchBudget | None = None,
+    ) -> pa.Array:
         """The same as an Arrow array, int64 or large_string: several times faster where there are many."""
-        return self._match_one(event, where, limit, False)
+        return self._match_one(event, where, limit, False, self._given(on_expensive, budget))
 
-    def _match_one(self, event: Event, where: str | None, limit: int | None, as_list: bool) -> Any:
+    def _given(self, report: Report | None, budget: MatchBudget | None) -> MatchBudget | None:
+        """What the caller says that a match may spend; None if it says nothing."""
+        if report is None:
+            return budget
+        if budget is not None:
+            raise ValueProblem("a budget does its own reporting: give `budget` or `on_expensive`, not both")
+        if not callable(report):
+            raise ValueProblem(f"on_expensive is a function of the problem, not {brief(report)}")
+        return MatchBudget(self.limits.match_steps, report)
+
+    def _match_one(
+        self, event: Event, where: str | None, limit: int | None, as_list: bool, budget: MatchBudget | None
+    ) -> Any:
         if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
             raise ValueProblem(f"limit is a whole number of at least 0, not {limit!r}")
         filters = None if where is None else self._filters(where, 1)
@@ -306,14 +340,16 @@ class Index:
             ids = catalog.ids
             if filters is None and self._engine is not None:
                 most = -1 if limit is None else min(limit, MOST)
-                holding = self._holding if catalog.plain else partial(self._holding, now=datetime.now(UTC))
+                holding = self._holding
+                if not catalog.plain:
+                    holding = partial(self._holding, now=datetime.now(UTC), budget=budget)
                 anchored = self._anchored(event) if self._state.anchors.size else None
                 found = self._engine.match_event(
                     self._encoder.plan, catalog.owners, ids.native, event, most, holding, as_list, anchored
                 )
                 answer = found if as_list else ids.array(*found)
             else:
-                slots = self._resolver().one(self._encoder.one(event), event, filters, limit)
+                slots = self._resolver(budget=budget).one(self._encoder.one(event), event, filters, limit)
                 answer = ids.list(slots) if as_list else ids.take(slots)
         self._calls = calls = self._calls + 1
         if not calls & (SAMPLED - 1):
@@ -327,42 +363,50 @@ class Index:
             self._encoder.one(event)  # says what is wrong with the event
             raise
 
-    def _holding(self, event: Event, slots: list[int], now: datetime | None = None) -> list[bool]:
-        return self._resolver(now).holding(self._encoder.one(event), event, slots)
+    def _holding(
+        self, event: Event, slots: list[int], now: datetime | None = None, budget: MatchBudget | None = None
+    ) -> list[bool]:
+        return self._resolver(now, budget).holding(self._encoder.one(event), event, slots)
 
-    def match_change(self, old: Event | None, new: Event | None) -> Transition:
+    def match_change(self, old: Event | None, new: Event | None, *, budget: MatchBudget | None = None) -> Transition:
         """What a change of a document means for each subscription: those that match `new` and not `old` enter, those
         that match `old` and not `new` leave, and those that match both stay. None stands for no document.
 
         `OLD.` in a predicate is the image before the one that is matched: for `new` it is `old`, for `old` there is
-        none.
+        none. A subscription that is too expensive on one of the two is an error; if the budget takes reports, it is in
+        none of the three.
         """
         for image in (old, new):
             if image is not None and as_mapping(image) is None:
                 raise ValueProblem(f"an image is a mapping of attribute to value, or None, not {brief(image)}")
         both: Event = {"old": old, "new": new}
         named = any(name in self.schema or name in self.schema.objects for name in both)
+        budget = budget or MatchBudget(self.limits.match_steps)
         with self._lock.read:
-            resolver, ids = self._resolver(), self._catalog.id_list
+            resolver, ids = self._resolver(budget=budget), self._catalog.id_list
             before = [] if old is None else ids(resolver.one(self._encoder.one(old), old, None, None))
             asked = new if named else both
             after = (
                 [] if asked is None or new is None else ids(resolver.one(self._encoder.one(asked), asked, None, None))
             )
         old_ids, new_ids = set(before), set(after)
+        unknown = {id for id, _ in budget.over}
         return Transition(
-            [id for id in after if id not in old_ids],
-            [id for id in before if id not in new_ids],
+            [id for id in after if id not in old_ids and id not in unknown],
+            [id for id in before if id not in new_ids and id not in unknown],
             [id for id in after if id in old_ids],
         )
 
-    def match_levels(self, event: Event, where: str | None = None) -> Iterator[tuple[int, list[Id]]]:
+    def match_levels(
+        self, event: Event, where: str | None = None, *, budget: MatchBudget | None = None
+    ) -> Iterator[tuple[int, list[Id]]]:
         """(priority, ids) level by level, most urgent first, each determined when it is asked for.
 
         Where the index changes between two levels, the levels that are left are asked of the changed index; no id is
         handed out twice.
         """
         filters, now = self._filters(where, 1), datetime.now(UTC)
+        budget = budget or MatchBudget(self.limits.match_steps)
         given: list[list[Id]] = []
         last, seen_changes = LEVELS, -1
         while True:
@@ -370,7 +414,7 @@ class Index:
                 if seen_changes != self._changes:
                     seen_changes = self._changes
                     points = self._encoder.one(event)
-                    levels = self._resolver(now).levels(points, event, filters)
+                    levels = self._resolver(now, budget).levels(points, event, filters)
                     known = {id for ids in given for id in ids}
                 level, slots = next(levels, (-1, None))
                 if slots is None:
@@ -389,17 +433,21 @@ class Index:
         where: str | Sequence[str | None] | None = None,
         *,
         threads: int = 1,
+        on_expensive: Report | None = None,
+        budget: MatchBudget | None = None,
     ) -> Matches:
         """The matches of many events: a table with a column per attribute, or a list of events.
 
         A table is a pyarrow.Table, a pandas or polars DataFrame, a structured NumPy array, or any object with
-        `__arrow_c_stream__`.
+        `__arrow_c_stream__`. A subscription that takes too many steps on an event is an error, or with `on_expensive` a
+        report, as for `match`; the problem's `event` is the number of the event.
         """
+        budget = self._given(on_expensive, budget)
         events_ = inputs.events(events_)
         if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= MOST_THREADS:
             raise ValueProblem(f"threads is a whole number from 1 to {MOST_THREADS}, not {brief(threads)}")
         parts = list(
-            self._match_slots(events_, where, threads, lambda slots, ends: self._catalog.ids.take(slots, ends))
+            self._match_slots(events_, where, threads, lambda slots, ends: self._catalog.ids.take(slots, ends), budget)
         )
         if len(parts) == 1:
             return Matches(*parts[0])
@@ -409,7 +457,12 @@ class Index:
         return Matches(np.concatenate([np.zeros(1, np.int64), *shifted]), ids)
 
     def match_with_priorities(
-        self, events_: pa.Table | Sequence[Event], where: Sequence[str | None] | None, threads: int
+        self,
+        events_: pa.Table | Sequence[Event],
+        where: Sequence[str | None] | None,
+        threads: int,
+        *,
+        budget: MatchBudget | None = None,
     ) -> tuple[Matches, NDArray[np.uint8]]:
         """The matches of many events, and the priority of each match."""
         offsets, ids, priority = [np.zeros(1, np.int64)], [], []
@@ -417,7 +470,7 @@ class Index:
         def of(slots: I32, ends: I64) -> tuple[pa.Array, NDArray[np.uint8]]:
             return self._catalog.ids.take(slots, ends), self._catalog.priority[slots]
 
-        for ends, (some, levels) in self._match_slots(events_, where, threads, of):
+        for ends, (some, levels) in self._match_slots(events_, where, threads, of, budget):
             offsets.append(ends[1:] + offsets[-1][-1])
             ids.append(some)
             priority.append(levels)
@@ -425,7 +478,12 @@ class Index:
         return Matches(np.concatenate(offsets), whole), np.concatenate(priority)
 
     def _match_slots(
-        self, events_: Any, where: str | Sequence[str | None] | None, threads: int, of: Callable[[I32, I64], T]
+        self,
+        events_: Any,
+        where: str | Sequence[str | None] | None,
+        threads: int,
+        of: Callable[[I32, I64], T],
+        budget: MatchBudget | None,
     ) -> Iterator[tuple[I64, T]]:
         """(offsets, what `of` says of the slots) slice by slice; each is made under the read lock."""
         if not isinstance(events_, pa.Table):
@@ -439,7 +497,8 @@ class Index:
                 points = encoded.points(start, size)
                 end = start + len(points)
                 chunk = _part(events_, start, end)
-                offsets, slots = self._resolver(now).many(points, chunk, filters and filters[start:end], threads)
+                resolver = self._resolver(now, budget, start)
+                offsets, slots = resolver.many(points, chunk, filters and filters[start:end], threads)
                 found = offsets, of(slots, offsets)
                 taken = time.perf_counter() - begun
             yield found
@@ -467,12 +526,24 @@ class Index:
     def _asked(self, where: str) -> Predicate:
         return language.parse(where, self.schema, role="information", limits=self.limits)
 
-    def _resolver(self, now: datetime | None = None) -> Resolver:
-        """`now` is what NOW() is: one value per call, however many parts it has."""
-        now = now or datetime.now(UTC)
-        anchors, boxes = self._state.anchors, self._state.boxes
-        of_slot, derived = self._predicate, self._state.use.used
-        return Resolver(self._keys, self._matcher, self._catalog, of_slot, self.limits, now, anchors, boxes, derived)
+    def _resolver(
+        self, now: datetime | None = None, budget: MatchBudget | None = None, first: int | None = None
+    ) -> Resolver:
+        """`now` is what NOW() is: one value per call, however many parts it has. `first` is the number of the first
+        event, of many."""
+        return Resolver(
+            self._keys,
+            self._matcher,
+            self._catalog,
+            self._predicate,
+            self.limits,
+            now or datetime.now(UTC),
+            self._state.anchors,
+            self._state.boxes,
+            self._state.use.used,
+            budget or MatchBudget(self.limits.match_steps),
+            first,
+        )
 
     # ---- explaining
 

@@ -5,6 +5,9 @@ the event. Native code runs the subscription's program to find out (Owners.settl
 look, with the event's lists and texts and the time (language/second_look.py). What is still open, such as a REGEXP, is
 evaluated here. An event with a `where` of its own is one point for each of its boxes; where those are
 supersets too, the event's predicate is checked on what the subscription says about itself.
+
+What a subscription takes on an event beyond the first, native run of its program is bounded by a budget of steps
+(match_budget.py). A subscription that needs more does not match that event; no other one notices.
 """
 
 from __future__ import annotations
@@ -27,14 +30,14 @@ from hitbox.encoding.keys import Keys
 from hitbox.encoding.values import EPOCH
 from hitbox.index.anchors import Anchors
 from hitbox.index.catalog import Catalog
+from hitbox.index.match_budget import MatchBudget
 from hitbox.language import Compiled, Limits, Predicate
 from hitbox.language.durations import MICROSECOND
-from hitbox.language.programs import FALSE, TRUE, UNKNOWN
+from hitbox.language.programs import FALSE, OUT_OF_STEPS, TRUE, UNKNOWN
+from hitbox.language.steps import OutOfSteps, Steps
 from hitbox.matchers import Matcher
 
 MAX_THREADS = 1024
-PIECE = 65536
-"""Candidates that get a second look while no signal is handled."""
 
 Filters = Sequence[Predicate | None] | None
 
@@ -55,6 +58,10 @@ class Resolver:
     """The boxes under some numbers."""
     derived: Sequence[int]
     """The derived attributes in use."""
+    budget: MatchBudget
+    """What each subscription may spend on each event."""
+    first: int | None = None
+    """The number of the first event; None if there is only one, which has none."""
 
     def one(self, points: Points, event: Any, filters: Filters, limit: int | None) -> I32:
         """The slots that one event matches; with `limit` the most urgent ones."""
@@ -95,7 +102,7 @@ class Resolver:
 
     def holding(self, points: Points, event: Any, slots: Sequence[int]) -> list[bool]:
         """Whether the predicates of some slots are true of one event."""
-        held = self._holding(points.low[0], self._values([event], 0), np.array(slots, np.int32), None)
+        held = self._holding(points.low[0], self._values([event], 0), np.array(slots, np.int32), None, self.first)
         return [bool(one) for one in held]
 
     def _match(self, points: Points, starts: I64, chunk: Any, threads: int) -> Hits:
@@ -185,30 +192,60 @@ class Resolver:
         some, starts = np.unique(events_of, return_index=True)
         for event, places in zip(some.tolist(), np.split(doubtful, starts[1:]), strict=True):
             asked = filters[event] if filters is not None else None
-            kept[places] = self._holding(points.low[event], self._values(chunk, event), slots[places], asked)
+            number = None if self.first is None else self.first + event
+            kept[places] = self._holding(points.low[event], self._values(chunk, event), slots[places], asked, number)
         left = np.append(0, np.cumsum(kept))
         return left[offsets], slots[kept]
 
-    def _holding(self, low: I64, values: Document, slots: I32, asked: Predicate | None) -> NDArray[np.bool_]:
+    def _holding(
+        self, low: I64, values: Document, slots: I32, asked: Predicate | None, event: int | None
+    ) -> NDArray[np.bool_]:
         """Whether the predicates of some slots are true of an event, and what the event asks is true of them."""
-        truths = self._second_look(low, values, slots)
+        allowed = self._allowed(slots, event)
+        truths, taken = self._second_look(low, values, slots, allowed)
         holds: NDArray[np.bool_] = truths == TRUE
-        for place in np.flatnonzero((truths & TRUE) > holds).tolist():  # it may be true
-            holds[place] = language.evaluate(self.predicate(int(slots[place])), values, self.now) is True
-        if asked is not None:
-            for place in np.flatnonzero(holds).tolist():
-                holds[place] = language.evaluate(asked, self.about(int(slots[place])), self.now) is True
+        open_, out = (truths & TRUE) > holds, truths == OUT_OF_STEPS
+        for place in np.flatnonzero(open_ if asked is None else open_ | holds).tolist():
+            steps = Steps(int(allowed[place] - taken[place]))
+            try:
+                holds[place] = self._holds(int(slots[place]), values, asked, steps, bool(open_[place]))
+            except OutOfSteps:
+                holds[place], out[place] = False, True
+            taken[place] += steps.taken
+        self._account(slots, event, allowed, taken, out)
         return holds
 
-    def _second_look(self, low: I64, values: Document, slots: I32) -> U8:
-        """The truths that each predicate may have, as sets of bits."""
+    def _holds(self, slot: int, values: Document, asked: Predicate | None, steps: Steps, is_open: bool) -> bool:
+        """Whether a subscription's predicate is true, if that is open, and what the event asks is true of it."""
+        if is_open and language.evaluate(self.predicate(slot), values, self.now, steps) is not True:
+            return False
+        return asked is None or language.evaluate(asked, self.about(slot), self.now, steps) is True
+
+    def _allowed(self, slots: I32, event: int | None) -> I64:
+        """The steps that each look may take."""
+        budget = self.budget
+        if not budget.counts and not budget.over:
+            return np.full(len(slots), budget.steps, np.int64)
+        ids = self.catalog.id_list(slots)
+        return np.array([0 if (id, event) in budget.over else budget.allowed(id, event) for id in ids], np.int64)
+
+    def _account(self, slots: I32, event: int | None, allowed: I64, taken: I64, out: NDArray[np.bool_]) -> None:
+        """Tell the budget what looks have taken, and which ran out."""
+        budget, ids = self.budget, self.catalog.ids
+        if budget.counts:
+            for place in np.flatnonzero(taken).tolist():
+                budget.took(ids[int(slots[place])], event, int(taken[place]))
+        for place in np.flatnonzero(out).tolist():
+            budget.run_out(ids[int(slots[place])], event, int(allowed[place]))
+
+    def _second_look(self, low: I64, values: Document, slots: I32, allowed: I64) -> tuple[U8, I64]:
+        """The truths that each predicate may have, as sets of bits, and the steps that it took to find out."""
         programs = self.catalog.programs
         if programs is None or any(type(value) is tuple for value in values.values()):
-            return np.full(len(slots), TRUE | FALSE | UNKNOWN, np.uint8)
+            return np.full(len(slots), TRUE | FALSE | UNKNOWN, np.uint8), np.zeros(len(slots), np.int64)
         now = (self.now - EPOCH) // MICROSECOND
         lists, texts = details(self.keys, self.derived, values)
-        pieces = (slots[at : at + PIECE] for at in range(0, len(slots), PIECE))
-        return np.concatenate([programs.decide(some, low, lists, texts, now) for some in pieces])
+        return programs.decide(slots, low, lists, texts, now, allowed)
 
     def about(self, slot: int) -> dict[str, Any]:
         """What a subscription says about itself, read back from its box."""

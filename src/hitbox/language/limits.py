@@ -1,4 +1,4 @@
-"""How large a predicate may be: checked when a subscription is made, never when an event arrives."""
+"""How large a predicate may be, checked when a subscription is made; and how much work it may take on one event."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ class Limits:
     one `pattern`. `boxes` is not the most that is accepted, but the most that a predicate is multiplied out to: what
     needs more is covered by fewer boxes and checked on the candidates. A long text may have one box per literal.
     `derived` is the most functions of attributes, such as LOWER(name), that an index computes for every event:
-    conditions on any more of them are checked on the candidates."""
+    conditions on any more of them are checked on the candidates. `match_steps` is the only one that an event meets: the
+    most steps that one subscription may take on one event, each about a microsecond. It stops what multiplies, such as
+    lists inside lists; see TooExpensive."""
 
     text: int = 500_000
     depth: int = 100
@@ -21,6 +23,7 @@ class Limits:
     values: int = 10_000
     pattern: int = 10_000
     derived: int = 64
+    match_steps: int = 5_000_000
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -10,11 +10,14 @@ from __future__ import annotations
 from ipaddress import AddressValueError, IPv4Network, IPv6Address, IPv6Network, NetmaskValueError
 
 MAPPED = 0xFFFF << 32
+LONGEST = len("ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255")
 OCTETS = {str(octet): octet for octet in range(256)}
 
 
 def address(text: str) -> int | None:
     """The number of an address; None where the text is none. A zone (fe80::1%eth0) is no part of an address."""
+    if len(text) > LONGEST:
+        return None
     try:
         if ":" not in text:
             return _four(text)

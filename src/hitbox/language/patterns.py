@@ -25,6 +25,7 @@ import numpy as np
 
 from hitbox.errors import HitboxError
 from hitbox.language.letters import lower
+from hitbox.language.steps import PLAIN_TEXT, WILDCARDS
 
 MAX_TRIES, MAX_RUNS_TRIED = 4, 200
 AUTOMATON_LENGTH = 512
@@ -44,7 +45,7 @@ class Pattern:
     literal text after the last wildcard, and `ends` says whether that is all: '%abc'.
     """
 
-    __slots__ = ("_segments", "ends", "prefix", "shape", "suffix", "text")
+    __slots__ = ("_per_step", "_segments", "ends", "prefix", "shape", "suffix", "text")
 
     def __init__(self, text: str, escape: str | None = None, any_case: bool = False):
         """`any_case` is for ILIKE: the text that is called must be in lower case, too."""
@@ -66,6 +67,7 @@ class Pattern:
         self.ends = len(segments) > 1 and len(self.suffix) == len(tail) and not any(segments[:-1])
         kept = segments if len(segments) < 3 else [head, *(s for s in segments[1:-1] if s), segments[-1]]
         self._segments = [_Finder(segment) for segment in kept]
+        self._per_step = WILDCARDS if any(segment.has_wildcards for segment in self._segments[1:-1]) else PLAIN_TEXT
 
     def bounds(self) -> list[str]:
         """The texts that bound the range of the prefix; none where every text may match."""
@@ -81,6 +83,10 @@ class Pattern:
     def code(self) -> bytes:
         """The pattern as native code takes it (src/engine/program/patterns.hpp)."""
         return ANY.join(segment.code() for segment in self._segments)
+
+    def work(self, text: str) -> int:
+        """The steps that it takes at most to search a text."""
+        return len(text) // self._per_step
 
     @property
     def is_fragment(self) -> bool:
@@ -135,6 +141,10 @@ class _Finder:
             place += len(run)
         self._wild = sum(1 << i for i, c in enumerate(segment) if c is _ONE)
         self._anchor = max(self.runs, key=lambda run: len(run[1]), default=(0, ""))
+
+    @property
+    def has_wildcards(self) -> bool:
+        return self._wild != 0
 
     def code(self) -> bytes:
         found, place = b"", 0

@@ -64,7 +64,7 @@ def around(lat: float, lon: float, metres: float) -> list[tuple[Span, Span]]:
 class Area:
     """A POLYGON or a MULTIPOLYGON."""
 
-    __slots__ = ("bounds", "polygons", "shifts", "text")
+    __slots__ = ("bounds", "edges", "polygons", "shifts", "text")
 
     def __init__(self, text: str):
         """A ValueError where the text is no polygon."""
@@ -75,6 +75,7 @@ class Area:
         beyond = bool(points) and (min(longitudes) < -180 or max(longitudes) > 180)
         self.shifts = (0.0, 360.0, -360.0) if beyond else (0.0,)
         self.bounds = [_bounds(polygon[0]) for polygon in self.polygons]
+        self.edges = sum(len(ring) for polygon in self.polygons for ring in polygon)
 
     def holds(self, lat: float, lon: float) -> bool | None:
         """Whether a place is inside or on the border; None where a coordinate is out of range."""

@@ -80,6 +80,11 @@ class Leaf:
             self._pattern = Pattern(text, escape[0] if escape else None)
         return self._pattern
 
+    @property
+    def work(self) -> int:
+        """The steps that it takes on a short value."""
+        return 1 + len(self.values) // 4
+
     def negated(self) -> Leaf:
         op = NEGATED[self.op]
         return Leaf(self.name, self.number, self.type, op, self.values, self.position, self.places, self._pattern)

@@ -11,12 +11,15 @@ For an event with intervals the predicate is true if *some* point inside makes i
 leaf (`a < 2 AND a > 3` is true nowhere, though an interval may meet both sides), so such an event goes through the
 normal form, as boxes do. What no key set can express (a LIKE with a leading %, a Test) counts as true of an interval
 where it may hold.
+
+What is decided is not looked at any further: the other parts of an AND after a false one, the other elements after the
+one that an EXISTS was looking for. Every condition, function and element costs steps (steps.py).
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -33,7 +36,8 @@ from hitbox.language.letters import lower
 from hitbox.language.networks import address
 from hitbox.language.normal import EXACT_BOXES, Term, strings, terms
 from hitbox.language.sets import Set
-from hitbox.language.tree import Leaf, Node, Predicate, Quantifier, Test, names
+from hitbox.language.steps import COPIED, INSTRUCTIONS, ONE_BY_ONE, Steps
+from hitbox.language.tree import Branch, Leaf, Node, Predicate, Quantifier, Test, names
 
 Truth = bool | None
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
@@ -44,14 +48,26 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+_DECIDED: dict[str, Truth] = {"AND": False, "OR": True, "XOR": None}
+"""The truth of one part that decides a branch, whatever the other parts say."""
+_END: Any = object()
+SET_ENDS = 16
+"""Intervals of keys that are compared with an event's in one step."""
 
 
 class Scope:
-    """What the names of a predicate mean: an event, perhaps its old image, the time, and the elements looked at."""
+    """What the names of a predicate mean: an event, perhaps its old image, the time, and the elements looked at; and
+    the steps that are left for it."""
 
-    __slots__ = ("_now", "_schema", "elements", "is_open", "old", "values")
+    __slots__ = ("_lists", "_now", "_schema", "elements", "is_open", "old", "steps", "values")
 
-    def __init__(self, schema: Schema, values: Mapping[str, object], now: datetime | None = None):
+    def __init__(
+        self, schema: Schema, values: Mapping[str, object], now: datetime | None = None, steps: Steps | None = None
+    ):
+        self.steps = Steps() if steps is None else steps
+        self._lists: dict[
+            ListPath, list[Any] | None
+        ] = {}  # those of the event, which inner lists ask for again and again
         self._schema, self.values, self._now = schema, values, now
         self.is_open = schema.is_open
         old = values.old if isinstance(values, Document) else None
@@ -86,9 +102,16 @@ class Scope:
 
     def several(self, path: ListPath) -> list[Any] | None:
         """The elements that a path leads to; None where its list is null or missing."""
+        if path.level:
+            return self._several(path)
+        if path not in self._lists:
+            self._lists[path] = self._several(path)
+        return self._lists[path]
+
+    def _several(self, path: ListPath) -> list[Any] | None:
         if self.is_open:
             origin = self.elements[path.level - 1] if path.level else self.old if path.old else self.values
-            return open_elements(origin, path.steps)
+            return open_elements(origin, path.steps, self.steps.spend)
         if path.level:
             element = self.elements[path.level - 1]
             found = None if element is None else element.get(path.steps[0])
@@ -97,13 +120,24 @@ class Scope:
         if found is None or found is ABSENT:
             return None
         for step in path.steps[1:]:
+            self.steps.spend(len(found))
             inner = [None if one is None else one.get(step) for one in found]
             found = [one for some in inner for one in (some if isinstance(some, list) else (some,))]
-        return list(found)
+        return found if isinstance(found, list) else list(found)
 
 
-def evaluate(predicate: Predicate, values: Mapping[str, object], now: datetime | None = None) -> Truth:
-    """True, False or None for unknown. `values` are a document, nested or flat; `now` is what NOW() is.
+class _Nowhere:
+    """The scope of what names nothing."""
+
+    def __init__(self) -> None:
+        self.steps = Steps()
+
+
+def evaluate(
+    predicate: Predicate, values: Mapping[str, object], now: datetime | None = None, steps: Steps | None = None
+) -> Truth:
+    """True, False or None for unknown. `values` are a document, nested or flat; `now` is what NOW() is. OutOfSteps is
+    raised if it takes more than what is left of `steps`.
 
     >>> from hitbox.language import Schema, parse
     >>> tree = parse("price > 10 OR NOT qty = 1", Schema({"price": "float", "qty": "int"}))
@@ -111,20 +145,43 @@ def evaluate(predicate: Predicate, values: Mapping[str, object], now: datetime |
     [True, None, False]
     """
     if any(isinstance(value, tuple) for value in values.values()):
-        return Facts(predicate, values, now).holds()
-    return node_truth(predicate.root, Scope(predicate.schema, values, now))
+        return Facts(predicate, values, now, steps).holds()
+    return node_truth(predicate.root, Scope(predicate.schema, values, now, steps))
 
 
 def node_truth(root: Node, scope: Scope) -> Truth:
-    return fold(root, lambda node, done: truth(node, done, scope))
+    """The truth of a tree, without recursion. Parts that decide nothing any more are left out."""
+    branches: list[tuple[Branch, Iterator[Node], list[Truth]]] = []
+    node: Node = root
+    while True:
+        if isinstance(node, Branch) and node.children:
+            todo = iter(node.children)
+            branches.append((node, todo, []))
+            node = next(todo)
+            continue
+        found = truth(node, (), scope)
+        while branches:
+            branch, todo, done = branches[-1]
+            done.append(found)
+            if found is not _DECIDED.get(branch.op, _END):
+                node = next(todo, _END)
+                if node is not _END:
+                    break
+            branches.pop()
+            found = truth(branch, done, scope)
+        else:
+            return found
 
 
 def truth(node: Node, done: Sequence[Truth], scope: Scope) -> Truth:
-    """The truth of one node, given that of its children."""
+    """The truth of one node, given that of its children, or of those that decide."""
     if isinstance(node, Leaf):
+        scope.steps.spend(node.work)
         value = lookup(scope.values, node.name)
         if node.type.endswith("[]"):
             return (value is ABSENT or value is None) == (node.op == "IS NULL")
+        if type(value) is str and node.op.endswith("LIKE"):
+            scope.steps.spend(node.pattern.work(value))
         return leaf_truth(node, None if value is ABSENT else value)
     if isinstance(node, Test):
         return test_truth(node, scope)
@@ -161,9 +218,15 @@ def value_of(of: Expression, scope: Scope) -> Any:
         return _simple_value(of, scope)
 
     def visit(node: Expression, done: Sequence[Any]) -> Any:
-        if isinstance(node, Call):
-            return None if None in done else node.apply(*done)
-        return _simple_value(node, scope)
+        if not isinstance(node, Call):
+            return _simple_value(node, scope)
+        if None in done:
+            scope.steps.spend(1)
+            return None
+        text = done[0]
+        is_long = type(text) is str and len(text) >= COPIED
+        scope.steps.spend(1 + len(text) // (COPIED if text.isascii() else ONE_BY_ONE) if is_long else 1)
+        return node.apply(*done)
 
     return fold(of, visit)
 
@@ -173,10 +236,10 @@ def _simple_value(of: Expression, scope: Scope) -> Any:
         return of.plain
     if isinstance(of, Field):
         found = scope.field(of)
-        return None if found is ABSENT else CONVERT[of.type](found) if of.number < 0 else found
+        return None if found is ABSENT else _converted(of, found, scope) if of.number < 0 else found
     if isinstance(of, Element):
         found = scope.elements[of.level - 1]
-        return CONVERT[of.type](found) if scope.is_open else found
+        return _converted(of, found, scope) if scope.is_open else found
     if isinstance(of, Length):
         several = scope.several(of.list)
         return None if several is None else len(several)
@@ -187,8 +250,16 @@ def _simple_value(of: Expression, scope: Scope) -> Any:
     raise TypeError(of)
 
 
+def _converted(of: Field | Element, value: Any, scope: Scope) -> Any:
+    """What no schema has checked, as a value of the type that is asked for."""
+    if type(value) in (str, list):
+        scope.steps.spend(len(value) // COPIED)
+    return CONVERT[of.type](value)
+
+
 def test_truth(test: Test, scope: Scope) -> Truth:
     op, operands = test.op, test.operands
+    scope.steps.spend(len(operands))
     if op.endswith("MISSING"):
         assert isinstance(operands[0], Field)
         return (scope.field(operands[0]) is ABSENT) == (op == "IS MISSING")
@@ -197,6 +268,7 @@ def test_truth(test: Test, scope: Scope) -> Truth:
         return (values[0] is None) == (op == "IS NULL")
     if operands[0].type == "any":  # what is of another type cannot be compared
         values[1:] = [one if comparable(values[0], one) else None for one in values[1:]]
+    scope.steps.spend_on_text(values[0])
     if op.endswith("BETWEEN"):
         low, value, high = values[1], values[0], values[2]
         ends = [None if None in (a, b) else bool(a <= b) for a, b in ((low, value), (value, high))]
@@ -207,22 +279,26 @@ def test_truth(test: Test, scope: Scope) -> Truth:
     if op in _COMPARE:
         return bool(_COMPARE[op](values[0], values[1]))
     if op.endswith("INSIDE"):
+        scope.steps.spend(test.machine.edges)
         held: Truth = test.machine.holds(*map(float, values))
         return held if op == "INSIDE" else opposite(held)
-    found = _text_test(test, values)
+    found = _text_test(test, values, scope.steps)
     return opposite(found) if op.startswith("NOT") else found
 
 
-def _text_test(test: Test, values: Sequence[Any]) -> Truth:
+def _text_test(test: Test, values: Sequence[Any], steps: Steps) -> Truth:
     """A test without its NOT."""
     op = test.op.removeprefix("NOT ")
     if op == "IN":
         return values[0] in values[1:]
     if op == "LIKE":
+        steps.spend(test.machine.work(values[0]))
         return bool(test.machine(values[0]))
     if op == "ILIKE":
+        steps.spend(test.machine.work(values[0]) + (0 if values[0].isascii() else len(values[0]) // ONE_BY_ONE))
         return bool(test.machine(lower(values[0])))
     if op == "REGEXP":
+        steps.spend(len(values[0]) * test.machine.programsize // INSTRUCTIONS)
         return test.machine.search(values[0]) is not None
     number = address(values[0])
     first, last = test.machine
@@ -233,10 +309,17 @@ def quantified(of: Quantifier, scope: Scope) -> Truth:
     several = scope.several(of.list)
     if several is None:
         return None
-    found = [_of_element(of.condition, element, scope) for element in several]
-    if of.op == "ALL":
-        return conjunction(found)
-    return disjunction(found) if of.op != "NOT EXISTS" else opposite(disjunction(found))
+    decides = of.op != "ALL"
+    found: Truth = not decides
+    for element in several:
+        scope.steps.spend(1)
+        one = _of_element(of.condition, element, scope)
+        if one is decides:
+            found = one
+            break
+        if one is None:
+            found = None
+    return opposite(found) if of.op == "NOT EXISTS" else found
 
 
 def _of_element(condition: Node, element: Any, scope: Scope) -> Truth:
@@ -249,7 +332,7 @@ def _of_element(condition: Node, element: Any, scope: Scope) -> Truth:
 
 def constant_truth(test: Test) -> Truth:
     """The truth of a test of literals."""
-    return test_truth(test, NOWHERE)
+    return test_truth(test, _Nowhere())  # type: ignore[arg-type]
 
 
 def leaf_truth(leaf: Leaf, value: object) -> bool | None:
@@ -283,9 +366,15 @@ class Facts:
     keys: Keys
     terms: list[Term]
 
-    def __init__(self, predicate: Predicate, values: Mapping[str, object], now: datetime | None = None):
+    def __init__(
+        self,
+        predicate: Predicate,
+        values: Mapping[str, object],
+        now: datetime | None = None,
+        steps: Steps | None = None,
+    ):
         self.names = predicate.schema.names
-        self.scope = Scope(predicate.schema, values, now)
+        self.scope = Scope(predicate.schema, values, now, steps)
         self.values = self.scope.values
         if predicate.own is None:
             keys = Keys(predicate.schema)
@@ -300,6 +389,7 @@ class Facts:
 
     def wrong(self, term: Term) -> list[int | Node]:
         """What makes this term false: attributes by number, and conditions that are none of one attribute."""
+        self.scope.steps.spend(1 + len(term.sets) + len(term.rest))
         outside: list[int | Node] = [number for number, one in term.sets.items() if not self.meets(number, one)]
         unlike = (node for node in term.rest if not self.may_hold(node))
         found = (node.number if isinstance(node, Leaf) else node for node in unlike)
@@ -307,6 +397,7 @@ class Facts:
 
     def meets(self, number: int, one: Set) -> bool:
         low, high = self.interval(number)
+        self.scope.steps.spend(len(one) // SET_ENDS)
         return any(low <= end and start <= high for start, end in one)
 
     def interval(self, number: int) -> tuple[int, int]:
@@ -334,9 +425,10 @@ class Facts:
                 return True
         points = {name: value[0] if isinstance(value, tuple) else value for name, value in self.values.items()}
         old = self.values.old if isinstance(self.values, Document) else None
-        scope = Scope(self.scope._schema, Document(points, old) if isinstance(self.values, Document) else points)
-        scope._now = self.scope.now
-        return node_truth(node, scope) is True
+        values = Document(points, old) if isinstance(self.values, Document) else points
+        outer = self.scope
+        outer.steps.spend(1 + len(values))
+        return node_truth(node, Scope(outer._schema, values, outer.now, outer.steps)) is True
 
 
 def key_interval(codec: Codec, value: object) -> tuple[int, int]:
@@ -346,7 +438,3 @@ def key_interval(codec: Codec, value: object) -> tuple[int, int]:
         return key, key
     low, high = value
     return LOWEST if low is None else codec.key(low), HIGHEST if high is None else codec.key(high)
-
-
-NOWHERE: Any = None
-"""The scope of what names nothing."""

@@ -257,6 +257,12 @@ struct Arrays {
   }
 };
 
+constexpr i64 MANY = i64(1) << 40;  // steps
+
+Truth run(const ProgramView& view, i32 slot, const Tree& tree, const Details* given, Work& work) {
+  return given ? view.run(slot, tree.keys.data(), *given, work) : view.run(slot, tree.keys.data());
+}
+
 bool check(u32 depth) {
   Arrays arrays;
   std::vector<Tree> trees;
@@ -272,8 +278,16 @@ bool check(u32 depth) {
   view.check(ATTRIBUTES);
   for (size_t i = 0; i < trees.size(); ++i) {
     const Truth right = arrays.place[i] ? truths[i] : Truth(7);
-    const Truth found = view.run(i32(i), trees[i].keys.data(), trees[i].given());
+    Work all(MANY);
+    const Truth found = run(view, i32(i), trees[i], trees[i].given(), all);
     if (found != right) return std::printf("%d instead of %d\n", found, right), false;
+    for (i64 steps = 0; steps < 4; ++steps) {  // with fewer: the same, or nothing
+      Work some(steps);
+      const bool enough = all.words() <= u64(steps) * Work::STEP;
+      if (run(view, i32(i), trees[i], trees[i].given(), some) != (enough ? right : OUT_OF_STEPS))
+        return std::printf("%llu words in %lld steps\n", (unsigned long long)all.words(), (long long)steps), false;
+      if (some.steps() > steps) return std::printf("more steps than are allowed\n"), false;
+    }
   }
   if (view.run(1000, trees[0].keys.data()) != 7) return std::printf("a slot without a program\n"), false;
   std::vector<i64> slots{0, 1, 2, 3, 4, 5, 6, 7, 8, -1};
@@ -308,7 +322,8 @@ void forge(u32 depth) {
   for (i32 slot = 0; slot < 8; ++slot) {
     slots.push_back(slot);
     view.fetch_place(slot), view.fetch_words(slot);
-    if (view.run(slot, last.keys.data(), draw(0, 1) ? last.given() : nullptr) > 7)
+    Work work(draw(0, 1) ? MANY : draw(0, 2));
+    if (run(view, slot, last, draw(0, 1) ? last.given() : nullptr, work) > OUT_OF_STEPS)
       std::printf("a truth that is none\n");
   }
   for (u32 attribute = 0; attribute < ATTRIBUTES; ++attribute)
@@ -337,11 +352,52 @@ bool check_depth() {
   return true;
 }
 
+// A condition on each element of a long list, and patterns on a long text: work stops where it has to.
+bool check_work() {
+  constexpr size_t LENGTH = 1 << 20;
+  const std::vector<i64> elements(LENGTH, 5);
+  const std::string text(LENGTH, 'a');
+  const std::string plain = std::string(1, patterns::ANY) + "ab" + patterns::ANY;
+  const std::string wild = std::string(1, patterns::ANY) + "aa" + patterns::ONE + "b" + patterns::ANY;
+  for (const std::string& pattern : {std::string(), plain, wild}) {
+    Arrays arrays;
+    Tree tree;
+    tree.details.lists.assign(1, {Details::Given::YES, elements.data(), elements.size()});
+    tree.details.texts.assign(1, {Details::Given::YES, text});
+    if (pattern.empty()) {  // ANY(list) < 5
+      tree.code = {program::MORE | program::EACH_OR << 3, 4, program::TEST_ELEMENT | 1 << 3 | 1 << 5 | 1 << 6, 0};
+      tree.literals = {5};
+    } else {
+      std::vector<i64> words{i64(pattern.size())};
+      words.resize(1 + (pattern.size() + 7) / 8);
+      std::memcpy(words.data() + 1, pattern.data(), pattern.size());
+      tree.code = {program::MORE | program::LIKE << 3, 0};
+      tree.lists = {{0, words}};
+      tree.literals = {0};
+    }
+    tree.finish();
+    arrays.add(tree);
+    arrays.place[0] = 1;
+    const ProgramView view = arrays.view();
+    view.check(ATTRIBUTES);
+    Work all(MANY), few(100);
+    const Truth found = view.run(0, tree.keys.data(), tree.details, all);
+    const Truth right = pattern == wild ? IS_TRUE | IS_FALSE : IS_FALSE;  // that search is given up
+    if (found != right) return std::printf("%d of a long event\n", found), false;
+    if (all.steps() < i64(LENGTH) / 1024) return std::printf("%lld steps\n", (long long)all.steps()), false;
+    if (view.run(0, tree.keys.data(), tree.details, few) != OUT_OF_STEPS || few.steps() != 100)
+      return std::printf("work goes on\n"), false;
+    if (pattern != plain && few.words() > 101 * Work::STEP) return std::printf("work stops late\n"), false;
+  }
+  return true;
+}
+
 }  // namespace
 
 int main() {
   for (int round = 0; round < 4000; ++round)
     if (!check(u32(draw(0, 4)))) return 1;
+  if (!check_work()) return 1;
   for (int round = 0; round < 40000; ++round) forge(u32(draw(0, 3)));
   if (!check_depth()) return 1;
   if (passed < 1000) return std::printf("only %zu forged arrays pass\n", passed), 1;
