@@ -106,6 +106,34 @@ def test_retention_makes_room_on_a_full_filesystem(small_disk: Path) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("way", ["at once", "after a restart"])
+def test_a_full_filesystem_accepts_again_when_everything_is_acknowledged(small_disk: Path, way: str) -> None:
+    """Nothing is too old and the log is not too large: the disk says how much may be kept."""
+
+    async def scenario() -> None:
+        async with running(small_disk / "data", keep_bytes=2**40) as broker:
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            last = await publish_until_full(broker)
+            if way == "at once":
+                await again(broker, last)
+        if way == "after a restart":
+            async with running(small_disk / "data", None, keep_bytes=2**40) as broker:
+                assert broker.writer.full
+                await again(broker, last)
+        Store(small_disk / "data").close()
+
+    async def again(broker: Broker, last: int) -> None:
+        ann = await Listener(broker).attach("ann", 1000)
+        await until(lambda: ann.mailbox.pending == 0, 30)
+        assert ann.seqs() == list(range(1, last + 1))
+        for n in range(1, 11):
+            await until(lambda: not broker.writer.full, 30)
+            assert await broker.publish([item(qty=1)]) == last + n
+        assert broker.store.trimmed > 0
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("small_disk", ["48m"], indirect=True)
 def test_a_commit_that_could_not_be_copied_into_the_database_is_refused(small_disk: Path) -> None:
     """The log of one large commit fits on the disk, but not beside what it adds to the database."""

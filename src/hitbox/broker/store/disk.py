@@ -114,8 +114,8 @@ class Reserve:
         self._disk, self._folder = disk, path.parent
         self._file = disk.open(path)
 
-    def allocate(self) -> bool:
-        """Allocate the reserve; returns whether it is complete and the disk has some more free space."""
+    def allocate(self, more: int) -> bool:
+        """Allocate the reserve; returns whether it is complete and the disk has `more` bytes, and a quarter of it."""
         for wanted in (self.bytes, self.bytes // 2):
             try:
                 if self._file.size() < wanted:
@@ -125,7 +125,7 @@ class Reserve:
                     continue
                 self.release(all=True)
                 self.bytes = 0  # a limit on file size, or a filesystem that cannot allocate
-            return wanted == self.bytes and self._disk.space(self._folder)[1] >= self.bytes // 4
+            return wanted == self.bytes and self._disk.space(self._folder)[1] >= self.bytes // 4 + more
         return False
 
     def release(self, all: bool = False) -> None:
@@ -133,6 +133,10 @@ class Reserve:
         kept = 0 if all else self.bytes // 2
         if self._file.size() > kept:
             self._file.resize(kept)
+
+    def missing(self) -> int:
+        """Bytes that it lacks: those that were released."""
+        return self.bytes - self._file.size()
 
     def room(self) -> int:
         """Bytes that it can free, but for an eighth of the whole."""

@@ -62,6 +62,8 @@ FORMAT = 4
 CHECKPOINT_BYTES = 16 * 2**20
 SMALL_BYTES = 128 * 1024
 MOST_PAGES = 2**32 - 2
+ROW_BYTES = 64
+"""Of a row of table `deliveries`, about, without the names."""
 KEPT_ROWS = 5_000
 KEPT_BYTES = 4 * 2**20
 """Pending deliveries, and bytes of their events, that one step of retention moves; more if a single event has more."""
@@ -475,7 +477,7 @@ class Store:
     def restore_reserve(self) -> bool:
         """Allocate the reserve again; returns whether there is space for all writes again."""
         assert self.reserve is not None
-        while not self.reserve.allocate():
+        while not self.reserve.allocate(max(self._checkpoint_bytes - self.sizes()["store_log"], 0)):
             with self._maintenance("reserve"):
                 self.reserve.release()
             if not self._shrink():
@@ -997,9 +999,10 @@ class Store:
 
     def trim(self, before: int, most_bytes: int, most_in_all: int = NEVER, batch: int = 20_000) -> Trimmed:
         """Remove events older than `before` (microseconds), and the oldest ones while the database is larger than
-        `most_bytes`, without what is kept, or than `most_in_all`. What is still needed is kept elsewhere. At most
-        `batch` events; fewer if many deliveries of them are pending."""
+        `most_bytes`, without what is kept, or than `most_in_all` or the disk allow. What is still needed is kept
+        elsewhere. At most `batch` events; fewer if many deliveries of them are pending."""
         first, used = self.events.first(), self.used_bytes()
+        most_in_all = min(most_in_all, self._most_on_disk())
         excess = max(used - self.kept_bytes - self._more_kept - most_bytes, used - most_in_all)
         gone, count, limit = 0, 0, min(batch, 2 * self._span)
         query = "SELECT seq, time, length(body) FROM events WHERE seq <= ? ORDER BY seq LIMIT ?"
@@ -1010,13 +1013,25 @@ class Store:
         if gone < first:
             return Trimmed(0, False)
         through = self._remove_through(first, gone)
-        self._span = through - first + 1
+        self._span = max(through - first + 1, 1)
+        if through < first:
+            return Trimmed(0, False)
         self._more_trimmed += self._span
         return Trimmed(self._span, count == limit or through < gone)
 
+    def _most_on_disk(self) -> int:
+        """How large the database may be, so that the disk has room for the reserve, for the log of SQLite, and some
+        more: retention makes room before the disk is full, and when it is."""
+        assert self.reserve is not None
+        sizes = self.sizes()
+        room = sizes["store_database"] + sizes["store_log"] + sizes["disk_free"] - self.reserve.missing()
+        return room - self._checkpoint_bytes - self.reserve.bytes // 2
+
     def _remove_through(self, first: int, last: int) -> int:
         """Remove the events from `first` to `last`, or fewer if too many deliveries of them are pending; what is still
-        needed is kept. Returns the number of the last one."""
+        needed is kept. Returns the number of the last one. When there is no room, it takes no more than it frees."""
+        assert self.reserve is not None
+        full, most = self.reserve.missing() > 0, min(KEPT_BYTES, max(self.reserve.bytes // 4, SMALL_BYTES))
         recent = [row for row in self.recent.all() if row[2] <= last]
         failed = [seq for seq in self.get_meta("failed", []) if seq <= last]
         while True:
@@ -1026,12 +1041,16 @@ class Store:
                 settled = list(self.db.execute(_PENDING_IN, (first, last, -1)))
                 break
             sizes = self._events(sorted(needed), "length(body)").values()
-            if len(settled) + len(recent) <= KEPT_ROWS and sum(int(size) for _, size in sizes) <= KEPT_BYTES:
+            if len(settled) + len(recent) <= KEPT_ROWS and sum(int(size) for _, size in sizes) <= most:
                 break
             last = first + (last - first) // 2
             recent = [row for row in recent if row[2] <= last]
             failed = [seq for seq in failed if seq <= last]
         events = [(seq, *event) for seq, event in self._events(sorted(needed)).items()]
+        if full and recent:  # they are shorter in the log
+            ((size,),) = self.db.execute("SELECT sum(length(body)) FROM events WHERE seq <= ?", (last,))
+            if size - sum(len(body) for *_, body in events) < sum(len(row[3]) + ROW_BYTES for row in recent):
+                last, events, recent, settled = min(needed) - 1, [], [], []
         self.events.delete_through(last)  # first: on a full disk what follows needs the space
         self._keep(events)
         self.recent.remove((row[0], row[1], row[2]) for row in recent)
