@@ -323,14 +323,14 @@ async def _change_schema(broker: Broker, schema: Schema) -> None:
         if len(registry.ephemeral_index):
             raise Conflict("ephemeral subscribers are connected; the schema changes when they have left")
         broker.directory.for_schema(schema)  # raises where one contradicts it
-        index = await asyncio.to_thread(registry.with_schema, schema)
+        index = await registry.in_thread(registry.with_schema, schema)
 
         def keep() -> None:
             broker.store.put_meta("schema", schema.to_json())
             broker.store.put_meta("snapshot", None)
 
         async with broker.delayed.unchanged():
-            await asyncio.to_thread(broker.delayed.check_schema, schema)
+            await registry.in_thread(broker.delayed.check_schema, schema)
             await broker.writer.submit(keep)
             registry.adopt(schema, index)
             broker.directory.adopt(broker.directory.compile(schema))  # rights may have changed meanwhile

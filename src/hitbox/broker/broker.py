@@ -131,6 +131,7 @@ class Broker:
         ] = {}  # writes of deliveries that wait for the store: number of rows
         self._changes: set[asyncio.Task[Any]] = set()
         self._tasks: list[asyncio.Task[None]] = []
+        self._saving = asyncio.Lock()
         self._failed_events: list[int] = []  # that could not be matched; the store knows them
         self.started = self.closing = False
         self.failed: BaseException | None = None
@@ -248,6 +249,7 @@ class Broker:
         with contextlib.suppress(HitboxError):
             await self.writer.submit(partial(self.store.settle, self.store.recent.count))
         await self.writer.close()
+        self.registry.end_thread()
         self.store.close()
 
     def close_connections(self) -> None:
@@ -256,17 +258,19 @@ class Broker:
                 connection.close(1012, "the broker is shutting down")
 
     async def snapshot(self) -> dict[str, int]:
-        """Save the index and drop the recorded changes that it contains."""
-        saved = await self._save_index()
+        """Save the index and drop the recorded changes that it contains. Who asks for it meanwhile waits, and takes no
+        thread from others."""
+        async with self._saving:
+            saved = await self._save_index()
 
-        def remember() -> None:
-            self.store.put_meta("snapshot", saved)
-            self.store.changes.delete_through(saved["change"])
+            def remember() -> None:
+                self.store.put_meta("snapshot", saved)
+                self.store.changes.delete_through(saved["change"])
 
-        await self.writer.submit(remember)
-        self.registry.remembered(saved)
-        self.statistics.counts["snapshots"] += 1
-        return saved
+            await self.writer.submit(remember)
+            self.registry.remembered(saved)
+            self.statistics.counts["snapshots"] += 1
+            return saved
 
     async def _save_index(self) -> dict[str, int]:
         """Save the index when it contains nothing that the store refuses: a start could not tell."""
@@ -535,7 +539,7 @@ class Broker:
     async def _dispatch(self, left: int) -> None:
         """Match accepted events, beginning with those up to `left`, which an earlier run accepted."""
         while self.tracker.recorded < left:
-            unmatched = await asyncio.to_thread(self._unmatched)
+            unmatched = await self.registry.in_thread(self._unmatched)
             await self._match([a for a in unmatched if a.seq <= left])
         while True:
             while not self._accepted:
@@ -780,7 +784,7 @@ class Broker:
             self.forget_subscriber(
                 subscriber, "the subscriber was removed"
             )  # first: a client that comes now makes a new one
-            await asyncio.to_thread(self.registry.clear, subscriber)
+            await self.registry.in_thread(self.registry.clear, subscriber)
             if subscriber.ephemeral:
                 return
             number, name = subscriber.number, subscriber.name

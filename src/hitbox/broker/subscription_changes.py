@@ -179,7 +179,7 @@ class SubscriptionChanges:
         small = sum(map(WantedChange.size, admitted)) <= INLINE_BYTES
         changes = [wanted.change for wanted in admitted]
         apply = self._registry.apply
-        found = apply(changes) if small else await asyncio.to_thread(apply, changes)
+        found = apply(changes) if small else await self._registry.in_thread(apply, changes)
         freeing: list[WantedChange] = []
         others: list[WantedChange] = []
         for wanted, result in zip(admitted, found, strict=True):
@@ -291,7 +291,7 @@ class SubscriptionChanges:
         """The store refused a change: make the index agree with the store again."""
         async with self._broker.change_barrier.exclusive():
             await self._broker.wait_for_stored_changes()
-            known, subscriber.owner, subscriber.subscriptions = await asyncio.to_thread(
+            known, subscriber.owner, subscriber.subscriptions = await self._registry.in_thread(
                 self._copy_from_store, subscriber, names
             )
             if not known and self._registry.by_number.get(subscriber.number) is subscriber:

@@ -9,15 +9,18 @@ ephemeral subscribers are in a second index, `ephemeral_index`, which is never s
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -41,6 +44,8 @@ FEW = 8
 """Fewer subscriptions than this are added one by one, which is quicker."""
 MOST_OWN = 100_000
 """Subscriptions of a subscriber that are indexed once more for it."""
+P = ParamSpec("P")
+T = TypeVar("T")
 log = logging.getLogger("hitbox.broker")
 
 
@@ -135,6 +140,7 @@ class SubscriptionRegistry:
         self.takes_changes: set[int] = set()
         self.expiring: dict[int, Subscriber] = {}
         self._next = 1
+        self._thread = ThreadPoolExecutor(1, "hitbox-match")
         owners = {number: owner for number, owner, _ in store.owners.scan()}
         for number, name, options, _ in store.subscribers.scan():
             self._next = max(self._next, number + 1)
@@ -265,6 +271,14 @@ class SubscriptionRegistry:
         self.expiring.pop(subscriber.number, None)
         self.takes_unmatched.pop(subscriber.number, None)
         self.takes_changes.discard(subscriber.number)
+
+    async def in_thread(self, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+        """Run what events wait for, their matching and changes of the index. It has a thread of its own, so that it
+        never waits for other work that takes long."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, *args, **named))
+
+    def end_thread(self) -> None:
+        self._thread.shutdown(wait=False)
 
     # ---- changes, in a worker thread while no event is being matched
 

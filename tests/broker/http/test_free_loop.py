@@ -6,6 +6,7 @@ import asyncio
 import threading
 import traceback
 from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ import httpx
 import pytest
 
 from hitbox.broker.client import BadRequest, Client, Overloaded, StoreFull
+from hitbox.broker.delivery.dispatcher import LARGE
 from hitbox.broker.http.openapi import describe
 from hitbox.broker.store import search
 from hitbox.broker.store.store import Store
+from hitbox.broker.subscription_changes import INLINE_BYTES
 from support.broker_kit import SCHEMA, Listener, item, running, serving, sub, until
 
 OWNER = "/v1/subscribers/{subscriber}"
@@ -239,6 +242,53 @@ def test_events_that_could_not_be_matched_are_known_without_the_store(
             await until(broker.caught_up)
             assert not broker.problems()
             assert not broker.store.failed()
+
+    run(scenario())
+
+
+def test_matching_does_not_wait_for_other_threads(tmp_path: Path) -> None:
+    """Nor do changes of the index: the events wait for them."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            ann = await Listener(broker).attach("ann")
+            loop, gate, reached = asyncio.get_running_loop(), threading.Event(), threading.Event()
+            others = [loop.run_in_executor(None, lambda: (reached.set(), gate.wait(60))) for _ in range(100)]
+            try:
+                await loop.run_in_executor(ThreadPoolExecutor(1), reached.wait, 60)
+                many = [sub(f"s{n}", f"qty > {n} AND city <> 'nowhere'") for n in range(1000)]
+                assert sum(len(one.where) for one in many) > INLINE_BYTES
+                await broker.subscribe("ann", many)
+                await broker.subscribe("bob", many)
+                await broker.remove_subscriber("bob")
+                await broker.publish([item(qty=1, city="x" * 2 * LARGE)])
+                await until(lambda: ann.seqs() == [1])
+                assert not any(one.done() for one in others)
+            finally:
+                gate.set()
+            await asyncio.gather(*others)
+            await ann.leave()
+
+    run(scenario())
+
+
+def test_saves_of_the_index_come_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            save, running_now, most = broker.registry.save, [], []
+
+            def watched() -> dict[str, int]:
+                running_now.append(1)
+                most.append(len(running_now))
+                saved = save()
+                running_now.pop()
+                return saved
+
+            monkeypatch.setattr(broker.registry, "save", watched)
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            saved = await asyncio.gather(*(broker.snapshot() for _ in range(5)))
+            assert most == [1] * 5
+            assert [one["version"] for one in saved] == [1, 2, 3, 4, 5]
 
     run(scenario())
 

@@ -155,7 +155,7 @@ class Dispatcher:
             part = batch[len(found) : len(found) + self.together]
             size, started = max(len(a.body) for a in part), time.monotonic()
             threaded = size >= self.large
-            found += await asyncio.to_thread(self._match_group, part) if threaded else self._match_group(part)
+            found += await self.registry.in_thread(self._match_group, part) if threaded else self._match_group(part)
             took = time.monotonic() - started
             self.match_seconds += took
             self._adapt(len(part), size, threaded, took)

@@ -1,4 +1,4 @@
-"""Slow lookups in the index and in the store run in threads, two at a time.
+"""Slow lookups in the index and in the store run in two threads of their own.
 
 To try or explain an event may visit every subscription, and a list of events has megabytes. On the event loop that
 would delay all publishers and deliveries; many lookups at once in threads would compete with it for the processor.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 from hitbox.broker.errors import Overloaded
@@ -24,6 +26,7 @@ class Lookups:
         self.most = most
         self.waiting = 0
         self._turn = asyncio.Semaphore(AT_ONCE)
+        self._threads = ThreadPoolExecutor(AT_ONCE, "hitbox-lookup")
 
     async def run(self, look: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         """The result of `look`. Raises Overloaded if too many are waiting already."""
@@ -33,7 +36,7 @@ class Lookups:
         try:
             async with self._turn:
                 # shielded: if the request is cancelled the thread still runs, and must count until it ends
-                work = asyncio.ensure_future(asyncio.to_thread(look, *args, **named))
+                work = asyncio.get_running_loop().run_in_executor(self._threads, partial(look, *args, **named))
                 try:
                     return await asyncio.shield(work)
                 finally:
