@@ -17,11 +17,14 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+from hitbox import Schema
 from hitbox.broker import backup, repair
 from hitbox.broker.cli import app
+from hitbox.broker.client import Client, Delivery
 from hitbox.broker.errors import Conflict, StoreDamaged, StoreFailed, StoreFull, Unknown
 from hitbox.broker.store.store import Store
-from support.broker_kit import Listener, item, running, serving, sub, until
+from hitbox.broker.webhook import message_id
+from support.broker_kit import SCHEMA, Listener, item, running, serving, sub, until
 
 
 def run(*arguments: str, status: int = 0) -> str:
@@ -51,7 +54,7 @@ def check_contents(folder: Path) -> int:
 
     async def scenario() -> int:
         async with running(folder, None) as broker:
-            last: int = broker.store.events.next() - 1
+            last: int = broker.store.number_of_latest(1)
             ann = await Listener(broker).attach("ann", 1000)
             wanted = [seq for seq, _, body in broker.store.events_from(1, 100_000) if b'"qty":0,' not in body]
             await until(lambda: len(ann.got) == len(wanted))
@@ -59,6 +62,79 @@ def check_contents(folder: Path) -> int:
             return last
 
     return asyncio.run(scenario())
+
+
+def test_a_copy_begins_another_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its new events have numbers and ids that neither the original nor another copy of it has given to others. What it
+    has from the original keeps its number, and stays deliverable, after a restart, a repair and retention, too."""
+
+    async def story(folder: Path, qty: int, schema: Schema | None = None) -> tuple[list[int], set[str], set[str]]:
+        """What ann gets of three new events: their numbers, the keys and the ids of requests to a webhook."""
+        async with serving(folder, schema) as (broker, url), Client(url) as client:
+            async with client.subscriber("ann") as ann:
+                await ann.subscribe("s", "qty > 0")
+                first = await client.publish_many([{"qty": qty}] * 3, ids=[f"{qty}-{n}" for n in range(3)])
+                assert await client.publish_many([{"qty": qty}] * 3, ids=[f"{qty}-{n}" for n in range(3)]) == first
+                found: list[Delivery] = []
+                while not found or found[-1].seq < first + 2:
+                    found.append(await ann.next())
+                    await ann.ack(found[-1])
+            await until(lambda: not broker.mailbox("ann").pending)
+            new = [one for one in found if one.event["qty"] == qty]
+            requests = {message_id(broker.store.incarnation, "ann", [one.seq]) for one in new}
+            return [one.seq for one in new], {one.key for one in new}, requests
+
+    async def replayed(folder: Path, **settings: Any) -> list[int]:
+        async with serving(folder, None, **settings) as (broker, url), Client(url) as client:
+            assert await client.publish({"qty": 1}, id="1-2") == 3  # known from the original
+            await client.replay("ann", broker.store.events.first())
+            async with client.subscriber("ann") as ann:
+                count = broker.mailbox("ann").pending
+                return [(await ann.next()).seq for _ in range(count)]
+
+    async def arrivals(folder: Path) -> list[int]:
+        async with running(folder, None) as broker:
+            ann = await Listener(broker).attach("ann")
+            await until(lambda: len(ann.got) == 9)
+            return ann.seqs()
+
+    data, kept = tmp_path / "data", tmp_path / "kept"
+    before = asyncio.run(story(data, 1, SCHEMA))
+    assert before[0] == [1, 2, 3]
+    assert backup.backup(data, kept) == []
+    copies = [tmp_path / "one", tmp_path / "two"]
+    for copy in copies:
+        assert backup.restore(kept, copy) == []
+    after = [asyncio.run(story(folder, qty)) for qty, folder in enumerate((data, *copies, kept), 2)]
+    assert after[0][0] == [4, 5, 6]
+    for which in range(3):  # numbers, keys and ids of requests
+        given = [one for found in (before, *after) for one in found[which]]
+        assert len(set(given)) == len(given) == 15
+    first, again = after[1][0], asyncio.run(story(copies[0], 9))[0]
+    assert again == [first[0] + 3, first[0] + 4, first[0] + 5]  # it jumps once
+    assert asyncio.run(replayed(copies[0])) == [1, 2, 3, *first, *again]
+    assert repair.check(copies[0]) == []
+    repaired = repair.repair(copies[0])
+    assert (repaired.left_out, repaired.notes) == ([], [])
+    assert asyncio.run(replayed(copies[0])) == [1, 2, 3, *first, *again]
+    for before_removal in (9, 7, 6, 5, 4, 1):
+        store = Store(copies[0])
+        assert store.events.rows() == before_removal
+        with store.transaction():
+            assert store.trim(2**62, 0, batch=2 if before_removal > 8 else 1 if before_removal > 4 else 3).events
+        store.close()
+        assert repair.check(copies[0]) == []
+    assert asyncio.run(arrivals(copies[0])) == [1, 2, 3, *first, *again]
+    assert len(asyncio.run(replayed(copies[1]))) == 6
+    monkeypatch.setattr("hitbox.broker.store.store.KEPT_ROWS", 1)  # retention goes in halves, over the gap, too
+    left = 6
+    while left:
+        store = Store(copies[1])
+        with store.transaction():
+            left -= store.trim(2**62, 0).events
+        assert store.events.rows() == left
+        store.close()
+        assert repair.check(copies[1]) == []
 
 
 def test_of_a_stopped_broker(tmp_path: Path) -> None:

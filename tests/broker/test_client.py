@@ -590,7 +590,7 @@ def test_the_backup_of_a_client_is_a_broker(tmp_path: Path) -> None:
             with pytest.raises(HitboxError):
                 await client.backup(tmp_path / "copy")
         async with running(tmp_path / "copy", None) as broker:
-            assert broker.describe()["last"] == 1
+            assert broker.store.number_of_latest(1) == 1
 
     run(scenario())
 

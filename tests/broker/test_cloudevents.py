@@ -100,7 +100,7 @@ def test_what_only_subscribers_state_is_not_taken_from_an_event() -> None:
 def test_all_modes_arrive_and_come_back_as_they_were(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with (
-            serving(tmp_path, SCHEMA) as (_, url),
+            serving(tmp_path, SCHEMA) as (broker, url),
             Client(url) as client,
             httpx.AsyncClient(base_url=url) as http,
             client.subscriber("ann", cloudevents=True) as ann,
@@ -138,10 +138,11 @@ def test_all_modes_arrive_and_come_back_as_they_were(tmp_path: Path) -> None:
             ]  # fmt: skip
             assert [one["source"] for one in whole[:9]] == ["/shop"] * 9
             plain = whole[9]
-            assert (plain["id"], plain["source"], plain["type"]) == ("10", "/hitbox", "hitbox.event")
+            ten = f"{broker.store.incarnation}-10"
+            assert (plain["id"], plain["source"], plain["type"]) == (ten, "/hitbox", "hitbox.event")
             assert plain["data"] == {"type": "order.plain"}
             assert (whole[10]["datacontenttype"], whole[10]["data_base64"]) == ("image/png", "eA==")
-            assert from_structured(plain, Schema({"id": "string"})).event == {"id": "10"}  # a valid CloudEvent
+            assert from_structured(plain, Schema({"id": "string"})).event == {"id": ten}  # a valid CloudEvent
 
             got = await take(bob, 11)
             assert (got[0].payload, got[1].payload) == (ORDER["data"], b"\x00\xff")
@@ -237,11 +238,11 @@ def test_what_belongs_to_the_event_is_delivered_beside_the_cloudevent() -> None:
     item = PublishedEvent(
         {"qty": 1}, "qty > 0", msgspec.Raw(b'{"a":1}'), id="order-7", traceparent=trace, ttl_seconds=60.0
     )
-    found = msgspec.json.decode(as_cloudevent(3, 0, msgspec.json.encode(item)), type=PublishedEvent)
+    found = msgspec.json.decode(as_cloudevent("0f", 3, 0, msgspec.json.encode(item)), type=PublishedEvent)
     assert (found.event, found.where, found.payload, found.id) == ({"qty": 1}, "qty > 0", NO_PAYLOAD, "order-7")
     assert (found.traceparent, found.ttl_seconds) == (trace, 60.0)
     assert found.cloudevent is not None
-    assert (found.cloudevent["id"], found.cloudevent["data"]) == ("3", {"a": 1})
+    assert (found.cloudevent["id"], found.cloudevent["data"]) == ("0f-3", {"a": 1})
 
 
 def test_the_example_of_the_documentation(tmp_path: Path) -> None:

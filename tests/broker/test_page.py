@@ -370,7 +370,8 @@ def test_an_event_source_of_a_browser(page: playwright.Page, url: str) -> None:
         page.evaluate("""() => {
             window.got = []; window.ends = [];
             window.source = new EventSource("/v1/subscribers/streamed/deliveries");
-            source.onmessage = (message) => got.push([Number(message.lastEventId), JSON.parse(message.data).event.qty]);
+            const seq = (message) => Number(message.lastEventId.split("-")[1]);
+            source.onmessage = (message) => got.push([seq(message), JSON.parse(message.data).event.qty]);
             source.addEventListener("closed", (message) => ends.push(JSON.parse(message.data).code));
         }""")
         first = client.publish({"qty": 8888})

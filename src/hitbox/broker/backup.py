@@ -3,7 +3,8 @@
     TARGET/hitbox.db    the database as of one moment, by SQLite's backup interface
     TARGET/beacon       the commit marker of that moment
 
-The index is not copied: it is built again at the first start. Both commands write to TARGET.partial, check everything
+The index is not copied: it is built again at the first start. A copy is marked as one: the broker that is started with
+it begins another history (see Store.begin_history). Both commands write to TARGET.partial, check everything
 that `hitbox admin check` checks, and then rename it. After an error or an interrupt TARGET.partial is removed; if the
 process was killed, the next run with the same target removes it.
 """
@@ -229,6 +230,7 @@ def _finish(draft: Path, damaged: str) -> list[str]:
         raise StoreFailed(f"{damaged}: {problem}") from None
     with contextlib.closing(store):
         found = list(store_problems(store))
+        store.mark_as_copy()
     for name in ("reserve", "lock", f"{DATABASE}-wal", f"{DATABASE}-shm"):
         (draft / name).unlink(missing_ok=True)
     return found

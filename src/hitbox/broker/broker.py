@@ -106,6 +106,11 @@ class Broker:
         self.settings = check_settings(settings or Settings())
         schema = schema if schema is None else check_schema(schema)
         self.store = Store(folder, self.settings.max_store_bytes, disk)
+        try:
+            self.store.begin_history()
+        except BaseException:
+            self.store.close()
+            raise
         self._make_writer = writer
         try:
             self.registry = SubscriptionRegistry(self.store, self._schema(schema))
@@ -168,7 +173,7 @@ class Broker:
         self._failed_events = self.store.failed()
         if self._failed_events:
             await self._match_again()
-        last = self.store.events.next() - 1
+        last = self.store.number_of_latest(1)
         self.message_ids.load(self._latest(self.settings.message_ids))
         self.delayed.start()
         query = "SELECT count(*), ifnull(sum(length(body)), 0) FROM events WHERE seq > ?"
@@ -202,8 +207,8 @@ class Broker:
 
     def _latest(self, count: int) -> Iterator[tuple[int, str, bytes]]:
         """Number, principal and text of the latest stored events."""
-        at = max(self.store.events.next() - count, 1)
-        while count and (rows := self.store.published_from(at, LOADED_ROWS)):
+        at = self.store.number_of_latest(count)
+        while at and (rows := self.store.published_from(at, LOADED_ROWS)):
             yield from rows
             at = rows[-1][0] + 1
 

@@ -284,13 +284,14 @@ def _context_value(value: Any, name: str, attribute: Attribute) -> Any:
 # ---- out
 
 
-def structured(seq: int, time: int, item: PublishedEvent) -> dict[str, Any]:
-    """A stored event as a CloudEvent in JSON format. `time`: when it was stored, in microseconds since 1970."""
+def structured(incarnation: str, seq: int, time: int, item: PublishedEvent) -> dict[str, Any]:
+    """A stored event as a CloudEvent in JSON format. `incarnation`: of the store; `time`: when the event was stored, in
+    microseconds since 1970."""
     if item.cloudevent is not None:
         found = dict(item.cloudevent)
     else:
         moment = datetime.fromtimestamp(time / 1e6, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        found = {"specversion": VERSION, "id": str(seq), "source": SOURCE, "type": TYPE, "time": moment}
+        found = {"specversion": VERSION, "id": f"{incarnation}-{seq}", "source": SOURCE, "type": TYPE, "time": moment}
         if item.content_type is not None:
             found["datacontenttype"] = item.content_type
     if item.content_type is not None:
@@ -300,8 +301,8 @@ def structured(seq: int, time: int, item: PublishedEvent) -> dict[str, Any]:
     return found if item.cloudevent is not None else {**found, "data": item.event}
 
 
-def as_cloudevent(seq: int, time: int, body: bytes) -> bytes:
+def as_cloudevent(incarnation: str, seq: int, time: int, body: bytes) -> bytes:
     """The stored text of an event, with the whole CloudEvent in `cloudevent` instead of the payload."""
     item = msgspec.json.decode(body, type=PublishedEvent)
-    whole = structured(seq, time, item)
+    whole = structured(incarnation, seq, time, item)
     return msgspec.json.encode(msgspec.structs.replace(item, payload=NO_PAYLOAD, content_type=None, cloudevent=whole))

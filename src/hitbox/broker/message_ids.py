@@ -125,16 +125,13 @@ class MessageIds:
                 else:
                     known.number, known.stored = stored.result() + known.place, None
             if not failed and not delayed:
-                self._forget(stored.result() + len(keys) - 1 - self._most)
+                self._forget()
 
         stored.add_done_callback(settle)
 
-    def _forget(self, last: int) -> None:
-        """Forget the ids of events up to this number."""
-        while self._known:
-            known = next(iter(self._known.values()))
-            if not 0 < known.number <= last:
-                return
+    def _forget(self) -> None:
+        """Forget the ids of the oldest events; those that are not stored yet are not among them."""
+        while len(self._known) > self._most and next(iter(self._known.values())).number:
             self._known.popitem(last=False)
 
 

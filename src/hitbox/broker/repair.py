@@ -16,7 +16,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from hitbox.broker.store import commit_marker
 from hitbox.broker.store.checked_table import LEDGER, Columns, Row, crc_of
 from hitbox.broker.store.disk import Disk
 from hitbox.broker.store.recent import PendingDeliveries, read, row_of
-from hitbox.broker.store.store import TABLES, Level, Store, check_format, meta_fault, sync_folder
+from hitbox.broker.store.store import TABLES, Jumps, Level, Store, check_format, meta_fault, sync_folder
 from hitbox.broker.subscriber_record import SubscriberRecord, read_record
 from hitbox.broker.subscriptions import SubscriptionRegistry
 from hitbox.encoding.schema import Schema
@@ -268,17 +268,21 @@ def _fill(folder: Path, rows: dict[str, list[Row]], done: Repair) -> None:
     known = {row[0] for row in subscribers}
     last = _last(rows)
     events = {row[0]: row for row in rows["events"]}
-    run = _last_run(events, last)
+    jumps = msgspec.json.decode(meta["jumps"], type=Jumps) if "jumps" in meta else []
+    run = _last_run(events, last, jumps)
+    start = next(iter(run), last + 1)
+    if not any(row[0] == "events" for row in rows["ledger"]):
+        meta["copied"] = b"true"  # `last` is a guess: later events may have had numbers that would be given again
     passed = [(seq, when, body) for seq, when, _, body in events.values()]
     kept = {row[0]: row for row in [*passed, *rows["kept"]] if row[0] not in run}
     deliveries = list(_deliverable(_owned(rows, "deliveries", 0, known, done), kept, run, last, done))
-    matched = _matched(meta, deliveries, run, last)
+    matched = _matched(meta, deliveries, start, last)
     for seq in sorted(events):
         if seq > matched and seq not in run:
             why = "accepted but not matched, and a later event is lost: publish it again"
             done.left_out.append({"table": "events", "why": why, "row": events[seq]})
     if gone := len(events) - len(run):
-        done.notes.append(f"{gone} events before {run.start} can no longer be replayed: a later one is missing")
+        done.notes.append(f"{gone} events before {start} can no longer be replayed: a later one is missing")
     store = Store(folder)
     try:
         store.begin()
@@ -286,11 +290,9 @@ def _fill(folder: Path, rows: dict[str, list[Row]], done: Repair) -> None:
         store.subscribers.insert(subscribers)
         store.subscriptions.insert(_usable(_owned(rows, "subscriptions", 0, known, done), done))
         entry = store.ledger.changed_entry("events")
-        entry.first, entry.last = run.start, run.start - 1
+        entry.first, entry.last = start, start - 1
         store.events.insert([events[seq] for seq in run])
         store.ledger.changed_entry("events").last = last
-        if not len(run):
-            store.ledger.changed_entry("events").first = last + 1
         store.deliveries.insert(deliveries)
         needed = {row[2] for row in deliveries}.union(msgspec.json.decode(meta.get("failed", b"[]")))
         store.kept.insert([kept[seq] for seq in sorted(needed & kept.keys())])
@@ -356,15 +358,22 @@ def _last(rows: dict[str, list[Row]]) -> int:
     return max([*known, *seen], default=0)
 
 
-def _last_run(events: dict[int, Row], last: int) -> range:
-    """The newest events up to the last one, without a gap."""
-    first = last + 1
-    while first - 1 in events:
-        first -= 1
-    return range(first, last + 1)
+def _last_run(events: dict[int, Row], last: int, jumps: Jumps) -> Mapping[int, None]:
+    """The numbers of the newest events up to the last one, in their order, without a gap other than the jumps."""
+    before = {following - 1: number for number, following in jumps}
+    at, found = last, list[int]()
+    while at in before or at in events:
+        if at in before:
+            at = before[at]
+        else:
+            found.append(at)
+            at -= 1
+    return dict.fromkeys(reversed(found))
 
 
-def _deliverable(deliveries: list[Row], kept: dict[int, Row], run: range, last: int, done: Repair) -> Iterator[Row]:
+def _deliverable(
+    deliveries: list[Row], kept: dict[int, Row], run: Container[int], last: int, done: Repair
+) -> Iterator[Row]:
     """Those with an event: it is among the newest ones, or is kept, unless it has expired."""
     now = time.time_ns() // 1000
     for row in deliveries:
@@ -376,8 +385,8 @@ def _deliverable(deliveries: list[Row], kept: dict[int, Row], run: range, last: 
             yield (*row[:6], int(row[2] in kept))
 
 
-def _matched(meta: dict[str, bytes], deliveries: list[Row], run: range, last: int) -> int:
+def _matched(meta: dict[str, bytes], deliveries: list[Row], start: int, last: int) -> int:
     """The number of the last matched event: the stored value if it is plausible, and at least the highest number of any
     delivery."""
     known = msgspec.json.decode(meta["matched"], type=int) if "matched" in meta else last + 1
-    return max(known if known <= last else run.start - 1, max((int(row[2]) for row in deliveries), default=0))
+    return max(known if known <= last else start - 1, max((int(row[2]) for row in deliveries), default=0))

@@ -124,9 +124,10 @@ def check_url(text: str, allow_http: bool) -> str:
     return text
 
 
-def message_id(subscriber: str, seqs: Iterable[int]) -> str:
-    """The same for the same deliveries, so that a target can recognise what it has handled already."""
-    text = f"{subscriber}/{','.join(map(str, sorted(seqs)))}"
+def message_id(incarnation: str, subscriber: str, seqs: Iterable[int]) -> str:
+    """The same for the same deliveries, so that a target can recognise what it has handled already. `incarnation`: of
+    the store, because after a restore a number may be that of another event."""
+    text = f"{incarnation}/{subscriber}/{','.join(map(str, sorted(seqs)))}"
     return "dlv_" + hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

@@ -69,6 +69,10 @@ async def stream(url: str, last: str = "", path: str = ANN, token: str = "", **q
         yield Stream(response)
 
 
+def life(broker: Broker) -> str:
+    return broker.store.incarnation
+
+
 async def publish(broker: Broker, count: int) -> int:
     return await broker.publish([item(qty=1)] * count)
 
@@ -103,7 +107,7 @@ def test_deliveries_are_those_of_a_websocket(tmp_path: Path) -> None:
                 await other.recv()
                 await broker.publish([item(qty=2, city="a\nid: 9\n\ndata: x")])
                 kind, delivery = await found.event()
-                assert (kind, found.last) == ("message", "1")
+                assert (kind, found.last) == ("message", f"{life(broker)}-1")
                 assert delivery == json.loads(await other.recv())["deliveries"][0]
                 assert delivery["event"] == {"qty": 2, "city": "a\nid: 9\n\ndata: x"}
 
@@ -137,11 +141,11 @@ def test_a_broken_stream_goes_on_after_last_event_id(tmp_path: Path) -> None:
                 assert await found.seqs(4) == [3, 1, 2, 4]  # the urgent one first
             await until(lambda: is_free(broker))
             assert broker.mailbox("ann").pending == 4
-            async with stream(url, last="1") as found:  # 3 and 1 were received, in this order
+            async with stream(url, last=f"{life(broker)}-1") as found:  # 3 and 1 were received, in this order
                 again = [(await found.event())[1] for _ in range(2)]
                 assert [(d["seq"], d["redelivered"]) for d in again] == [(2, True), (4, True)]
                 await until(lambda: broker.mailbox("ann").pending == 2)
-                async with stream(url, last="4") as newer:  # while the old one still stands
+                async with stream(url, last=f"{life(broker)}-4") as newer:  # while the old one still stands
                     assert (await found.event())[1]["code"] == 4409
                     assert await found.event() == ("end", None)
                     await until(lambda: broker.mailbox("ann").pending == 0)
@@ -161,7 +165,10 @@ def test_without_last_event_id_what_was_not_confirmed_comes_again(tmp_path: Path
             await until(lambda: is_free(broker))
             async with stream(url) as found:
                 assert await found.seqs(2) == [1, 2]
-        async with serving(tmp_path) as (broker, url), stream(url, last="1") as found:  # after a restart
+        async with (
+            serving(tmp_path) as (broker, url),
+            stream(url, last=f"{life(broker)}-1") as found,
+        ):  # after a restart
             assert await found.seqs(1) == [2]
             await until(lambda: broker.mailbox("ann").pending == 1)
 
@@ -205,7 +212,7 @@ def test_acknowledged_by_the_client(tmp_path: Path) -> None:
                 await http.post(ANN + "/nack", json={"seqs": [2]})
                 await until(lambda: broker.mailbox("ann").dead == 1)
             await until(lambda: is_free(broker))
-            async with stream(url, last="3", ack="client") as found:  # received, but not acknowledged
+            async with stream(url, last=f"{life(broker)}-3", ack="client") as found:  # received, but not acknowledged
                 assert (await found.seqs(1))[0] == 3
             await http.post(ANN + "/ack", json={"seqs": [3, 4]})  # also without a stream
             await until(lambda: broker.mailbox("ann").pending == 0)
@@ -251,7 +258,8 @@ def test_bad_requests(tmp_path: Path) -> None:
             assert "no subscriber 'ann'" in missing.text
             assert "ann" not in broker.registry.by_name
             await broker.subscribe("ann", [sub("s", "qty > 0")])
-            for last in ("x", "-1", "1e3", "9" * 17, "²"):
+            mine = life(broker)
+            for last in ("x", "-1", "1e3", "7", f"{mine}-", f"{mine}-{'9' * 17}", f"{mine}-1-1", f"{mine}-1x"):
                 bad = await http.get(ANN + "/deliveries", headers={"last-event-id": last.encode()})
                 assert (bad.status_code, "Last-Event-ID" in bad.text) == (400, True), last
             for query in ({"ack": "never"}, {"window": "0"}, {"window": "10001"}, {"other": "1"}):
@@ -263,8 +271,10 @@ def test_bad_requests(tmp_path: Path) -> None:
             head = await http.head(ANN + "/deliveries")
             assert (head.status_code, head.headers["content-type"]) == (200, "text/event-stream")
             assert is_free(broker)
-            async with stream(url, last="7") as found:  # an event that was never sent
+            async with stream(url, last=f"{life(broker)}-7") as found:  # an event that was never sent
                 await publish(broker, 1)
+                assert await found.seqs(1) == [1]
+            async with stream(url, last=f"{'0' * 16}-1") as found:  # of another history
                 assert await found.seqs(1) == [1]
             live = await http.get("/v1/subscribers/live/deliveries")
             assert live.status_code == 404

@@ -16,7 +16,9 @@ class Delivery(msgspec.Struct, frozen=True):
     an old and a new image. `payload` is what was published with the event: JSON, or bytes with their `content_type`.
     `cloudevent` has the context attributes of an event that was published as a CloudEvent; if the subscriber asked for
     CloudEvents, it is the whole CloudEvent of every event, with its data, and `payload` is None. `traceparent` is the
-    publisher's span, if it was published with one (W3C Trace Context).
+    publisher's span, if it was published with one (W3C Trace Context). `key` is the same whenever this delivery comes,
+    and no other delivery to this subscriber has it: who must not handle anything twice remembers it. `seq` alone is not
+    enough: a broker that was restored from a backup may give the number of an event to another one.
     """
 
     seq: int
@@ -35,10 +37,12 @@ class Delivery(msgspec.Struct, frozen=True):
     changes: dict[str, str] = {}
     attempt: int = 1
     redelivered: bool = False
+    key: str = ""
 
 
-def delivery_of(row: Any) -> Delivery:
-    """A delivery from a message of the broker."""
+def delivery_of(row: Any, incarnation: str) -> Delivery:
+    """A delivery from a message of the broker, whose store has this incarnation."""
+    row["key"] = f"{incarnation}-{row['seq']}"
     found = msgspec.convert(row, Delivery)
     if found.content_type is None:
         return found

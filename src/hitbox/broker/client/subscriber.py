@@ -77,7 +77,7 @@ class Subscriber:
         self._flush: asyncio.TimerHandle | None = None
         self._ready: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._last_error = ""
+        self._last_error = self._incarnation = ""
         self.name = hello["subscriber"]
         self.warnings: list[str] = []
         self.connections = 0
@@ -384,6 +384,9 @@ class Subscriber:
         self._heartbeat_seconds = max(visible / HEARTBEATS, SHORTEST_HEARTBEAT)
         self._prefetch.horizon = min(PREFETCH_SECONDS, visible / 2)
         self._numbers.clear()
+        if self._incarnation not in ("", welcome["incarnation"]):
+            self._acks.clear()  # they are of events that this broker does not have, or has under other numbers
+        self._incarnation = welcome["incarnation"]
         self._acked.clear()  # acknowledgements may have been lost with the old connection
         if not ephemeral:
             self._waiting.clear()  # not handed out yet: the broker sends them again, in order
@@ -406,7 +409,7 @@ class Subscriber:
             if message["type"] == "deliveries":
                 numbered = "first" in message and not self._hello["ephemeral"]  # an older broker has no numbers
                 for number, row in enumerate(message["deliveries"], message.get("first", 0)):
-                    delivery = delivery_of(row)
+                    delivery = delivery_of(row, self._incarnation)
                     if numbered:
                         self._numbers[delivery.seq] = number
                     self._receive_delivery(delivery)

@@ -77,6 +77,7 @@ class DeliveryTracker:
         self.telemetry = telemetry
         self.recorded: int = store.get_meta("matched", 0)
         self.stored = self.recorded
+        self.incarnation = store.incarnation
         self._after_next_record: list[Callable[[], object]] = []
         self._acks: dict[bool, AckGroup] = {}  # those that wait for the store, by whether all are stored; more may join
         self._unstored_acks: set[AckGroup] = set()  # on a full disk a fetch may come before them

@@ -242,7 +242,7 @@ class WebhookSession(Receiver):
                 return
             seqs = [d.seq for d in deliveries]
             body = self._body(deliveries)
-            id = message_id(self.mailbox.subscriber.name, seqs)
+            id = message_id(self.tracker.incarnation, self.mailbox.subscriber.name, seqs)
             self.tracker.sent(self.mailbox, deliveries)
             headers = signed_headers(self.webhook, id, time.time(), body)
             headers |= {"content-type": "application/json", "user-agent": "hitbox"}
@@ -266,7 +266,9 @@ class WebhookSession(Receiver):
     def _body(self, deliveries: list[Delivery]) -> bytes:
         now = datetime.fromtimestamp(time.time(), UTC).isoformat().replace("+00:00", "Z").encode()
         name = msgspec.json.encode(self.mailbox.subscriber.name)
-        head = b'{"type":"hitbox.deliveries","timestamp":"%b","data":{"subscriber":%b,"deliveries":[' % (now, name)
+        store = self.tracker.incarnation.encode()
+        head = b'{"type":"hitbox.deliveries","timestamp":"%b","data":{"subscriber":%b,"incarnation":"%b","deliveries":['
+        head %= (now, name, store)
         return head + b",".join([d.encode() for d in deliveries]) + b"]}}"
 
     def _failed(self, outcome: Outcome) -> None:

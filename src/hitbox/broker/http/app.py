@@ -146,7 +146,7 @@ def application(broker: Broker, access: AccessControl, version: str = "1") -> St
 
     async def deliveries(request: Request, caller: Caller) -> ASGIApp:
         query = _query(request, StreamQuery)
-        last = event_number(request.headers.get("last-event-id", ""))
+        last = event_number(request.headers.get("last-event-id", ""), broker.tracker.incarnation)
         name = str(request.path_params["subscriber"])
         return EventStream(broker, caller, name, query, last, SECURITY_HEADERS, admitted)
 

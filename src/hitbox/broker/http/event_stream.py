@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
@@ -45,6 +46,7 @@ from hitbox.errors import HitboxError
 HEARTBEAT_SECONDS = 15.0
 CONFIRM_SECONDS = 2.0
 HELLO, HEARTBEAT = b": hitbox\nretry: 2000\n\n", b":\n\n"
+EVENT_ID = re.compile(r"(?P<incarnation>[0-9a-f]{16})-(?P<seq>[0-9]{1,16})")
 Write = Callable[[bytes], Awaitable[None]]
 log = logging.getLogger("hitbox.broker")
 
@@ -54,14 +56,14 @@ class StreamQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     window: Window = 256
 
 
-def event_number(header: str) -> int:
-    """The number in Last-Event-ID; 0 if there is none."""
+def event_number(header: str, incarnation: str) -> int:
+    """The number in Last-Event-ID; 0 if there is none, or if it is that of another incarnation of the store."""
     text = header.strip()
     if not text:
         return 0
-    if not (text.isascii() and text.isdigit() and len(text) <= 16):
-        raise BadRequest(f"Last-Event-ID is the number of an event, not {text!r:.40}")
-    return int(text)
+    if (found := EVENT_ID.fullmatch(text)) is None:
+        raise BadRequest(f"Last-Event-ID is the id of an event of this stream, not {text!r:.40}")
+    return int(found["seq"]) if found["incarnation"] == incarnation else 0
 
 
 class EventStream(Receiver):
@@ -143,9 +145,10 @@ class EventStream(Receiver):
                     self.close(1011, "unexpected error; see the broker's log")
 
     async def _send(self, mailbox: Mailbox, write: Write) -> None:
+        store = self.tracker.incarnation.encode()
         while deliveries := await self.next(mailbox):
             self._is_stuck = True
-            await write(b"".join([b"id: %d\ndata: %b\n\n" % (d.seq, d.encode()) for d in deliveries]))
+            await write(b"".join([b"id: %b-%d\ndata: %b\n\n" % (store, d.seq, d.encode()) for d in deliveries]))
             await write(b"")  # waits until the client has read enough; the write before it does not
             self._is_stuck = False
             self.tracker.sent(mailbox, deliveries)

@@ -20,7 +20,8 @@ delivery that came on an earlier connection.
 "format": "cloudevents" in a hello asks for deliveries with a whole CloudEvent, with its data, in "cloudevent".
 
 "put" in a hello creates subscriptions together with the subscriber, all or none; the welcome has "warnings" about them,
-and "new" says whether this connection made the subscriber. Flow control: at most `window` deliveries are sent and not
+and "new" says whether this connection made the subscriber; "incarnation" tells a broker that was restored from a backup
+from what it was before: with "seq" it identifies a delivery. Flow control: at most `window` deliveries are sent and not
 yet acknowledged; a "window" message changes this at any time. A delivery that is not acknowledged within the
 subscriber's `visibility_seconds` is sent again. That time starts when the delivery is written to the connection, and
 starts again at each "extend" that names it. A client may extend as often as needed: deliveries that still wait in the
@@ -227,7 +228,8 @@ class Session(Receiver):
         try:
             if hello.ephemeral and hello.put:
                 warnings = await self.broker.subscribe(name, hello.put, owner=owner)
-            await self._send_message({"type": "welcome", **mailbox.describe(), "new": new, "warnings": warnings})
+            welcome = {"type": "welcome", **mailbox.describe(), "new": new, "warnings": warnings}
+            await self._send_message({**welcome, "incarnation": self.tracker.incarnation})
         except BaseException:
             await self.broker.detach(mailbox, self)
             raise
@@ -364,7 +366,9 @@ class Session(Receiver):
         )
 
     def _encoded(self, d: Delivery) -> bytes:
-        return d.encode(as_cloudevent(d.seq, d.time, d.body) if self._format == "cloudevents" else None)
+        if self._format == "hitbox":
+            return d.encode()
+        return d.encode(as_cloudevent(self.tracker.incarnation, d.seq, d.time, d.body))
 
     async def _send_message(self, message: dict[str, Any]) -> None:
         await self._send_texts([msgspec.json.encode(message)])

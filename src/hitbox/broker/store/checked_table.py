@@ -305,8 +305,9 @@ class CheckedTable:
     def scan(self, condition: str = "TRUE", values: Row = ()) -> Iterator[Row]:
         return iter(self._db.execute(f"SELECT * FROM {self.name} WHERE {condition}", values))
 
-    def check(self) -> Iterator[str]:
-        """Read every row; yields what is damaged, missing or superfluous."""
+    def check(self, jumps: Sequence[tuple[int, int]]) -> Iterator[str]:
+        """Read every row; yields what is damaged, missing or superfluous. `jumps`: where numbers were left out, (the
+        last before, the next one), in their order."""
         entry = self._ledger.entry(self.name)
         count = total = 0
         expected = entry.first
@@ -317,6 +318,7 @@ class CheckedTable:
                     if fault := self.columns.fault(row, crc):
                         yield f"table {self.name}: the row {row[: self.keys]} is damaged ({fault})"
             for number, *_ in some if self.numbered else ():
+                expected = _next_given(expected, jumps)
                 if number != expected:
                     yield f"table {self.name}: number {expected} is missing (found {number})"
                 expected = number + 1
@@ -326,5 +328,14 @@ class CheckedTable:
             yield f"table {self.name}: its rows are not those that the ledger counted"
         if count != entry.rows:
             yield f"table {self.name} holds {count} rows, the ledger says {entry.rows}"
+        expected = _next_given(expected, jumps)
         if self.numbered and expected != entry.last + 1:
             yield f"table {self.name} ends at {expected - 1}, the ledger says {entry.last}"
+
+
+def _next_given(number: int, jumps: Sequence[tuple[int, int]]) -> int:
+    """The number, or the next one that was not left out."""
+    for last, following in jumps:
+        if last < number < following:
+            number = following
+    return number

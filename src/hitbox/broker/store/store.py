@@ -36,6 +36,7 @@ import heapq
 import logging
 import math
 import os
+import secrets
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -73,6 +74,10 @@ TOP = LEVELS - 1
 Level = Annotated[int, msgspec.Meta(ge=0, le=TOP)]
 Flag = Literal[0, 1]
 Text = bytes | None
+Jumps = list[tuple[Number, Number]]
+"""Where numbers of events were left out: (the last before, the next one)."""
+JUMP = 10**9
+"""So many numbers a copy leaves out at least, so that its events have others than those that its original got since."""
 TABLES = {  # Any: if it is wrong, only one subscriber or subscription is set aside
     "meta": Columns({"key": str, "value": bytes}),
     "subscribers": Columns({"number": Number, "name": Name, "settings": Any}),
@@ -102,6 +107,9 @@ READABLE = f"""typeof(wanted) = 'text' AND typeof(about) = 'text'
 """SQL condition: the columns of the subscription have valid types."""
 META_TYPES: dict[str, Any] = {
     "format": int,
+    "incarnation": Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}\Z")],
+    "copied": bool,
+    "jumps": Jumps,
     "matched": Number,
     "failed": list[Number],
     "protected": bool,
@@ -267,6 +275,7 @@ class Store:
         if not existed or not self.ledger.entry("commits").rows:
             with self.transaction():
                 self.put_meta("format", FORMAT)
+                self.put_meta("incarnation", secrets.token_hex(8))
         self.problems += self.inconsistencies()
         for text in self.problems:
             log.warning("%s: %s; set aside, `hitbox admin repair %s` removes it", self.path, text, self.folder)
@@ -285,12 +294,44 @@ class Store:
         """Read everything; yields what is damaged or lost."""
         yield from self._check_commit_marker(self.ledger.entry("commits").rows)
         for table in self.tables.values():
-            yield from table.check()
+            yield from table.check(self._jumps() if table is self.events else ())
         for key, value, _ in self.meta.scan():
             if fault := meta_fault(key, value):
                 yield f"table meta: the value of {key!r} cannot be read ({fault})"
         self.recent.load()
         yield from self._check_numbers()
+
+    def _jumps(self) -> Jumps:
+        try:
+            return msgspec.convert(self.get_meta("jumps", []), Jumps)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return []  # `check` reports it
+
+    @property
+    def incarnation(self) -> str:
+        """Which history of events this is: the numbers of two stores mean the same events if this is the same."""
+        found: str = self.get_meta("incarnation", "")
+        return found
+
+    def mark_as_copy(self) -> None:
+        """What follows in this store is another history than that of its original: see `begin_history`."""
+        with self.transaction():
+            self.put_meta("copied", True)
+
+    def begin_history(self) -> None:
+        """In a copy, before a broker uses it: begin a history of its own. Its original, or another copy, may have
+        given the next numbers to other events, so the copy leaves numbers out. By the clock: two copies of one backup
+        begin at different numbers."""
+        if self.incarnation and not self.get_meta("copied", False):
+            return
+        with self.transaction():
+            events = self.ledger.changed_entry("events")
+            last, following = events.last, max(time.time_ns() // 1000, events.last + JUMP)
+            jumps = [one for one in self._jumps() if one[1] > events.first]
+            self.put_meta("jumps", [*jumps, (last, following)])
+            events.last = following - 1
+            self.put_meta("incarnation", secrets.token_hex(8))
+            self.put_meta("copied", False)
 
     def _check_numbers(self) -> Iterator[str]:
         """Check the counters: a wrong one would reuse a number, or skip events that are not matched."""
@@ -927,6 +968,12 @@ class Store:
         """(seq, principal, body) of the next events, from any thread."""
         return self.read("SELECT seq, principal, body FROM events WHERE seq >= ? ORDER BY seq LIMIT ?", (seq, limit))
 
+    def number_of_latest(self, count: int) -> int:
+        """The number with which the latest `count` events begin, which may be fewer; 0: there are none."""
+        query = "SELECT min(seq) FROM (SELECT seq FROM events ORDER BY seq DESC LIMIT ?)"
+        ((found,),) = self.read(query, (count,))
+        return found or 0
+
     def pending(self) -> dict[int, int]:
         """The number of pending deliveries of each subscriber; called before the writer runs."""
         query = f"SELECT d.subscriber, count(*) FROM {_WITH_EVENTS} WHERE {_HAS_EVENT} GROUP BY d.subscriber"
@@ -1001,7 +1048,7 @@ class Store:
         """Remove events older than `before` (microseconds), and the oldest ones while the database is larger than
         `most_bytes`, without what is kept, or than `most_in_all` or the disk allow. What is still needed is kept
         elsewhere. At most `batch` events; fewer if many deliveries of them are pending."""
-        first, used = self.events.first(), self.used_bytes()
+        first, used = 0, self.used_bytes()
         most_in_all = min(most_in_all, self._most_on_disk())
         excess = max(used - self.kept_bytes - self._more_kept - most_bytes, used - most_in_all)
         gone, count, limit = 0, 0, min(batch, 2 * self._span)
@@ -1009,15 +1056,13 @@ class Store:
         for seq, when, size in self.db.execute(query, (self.get_meta("matched", 0), limit)):
             if when >= before and excess <= 0:
                 break
-            gone, count, excess = seq, count + 1, excess - size - 32
-        if gone < first:
+            first, gone, count, excess = first or seq, seq, count + 1, excess - size - 32
+        if not count:
             return Trimmed(0, False)
-        through = self._remove_through(first, gone)
-        self._span = max(through - first + 1, 1)
-        if through < first:
-            return Trimmed(0, False)
-        self._more_trimmed += self._span
-        return Trimmed(self._span, count == limit or through < gone)
+        through, removed = self._remove_through(first, gone)
+        self._span = max(removed, 1)
+        self._more_trimmed += removed
+        return Trimmed(removed, removed > 0 and (count == limit or through < gone))
 
     def _most_on_disk(self) -> int:
         """How large the database may be, so that the disk has room for the reserve, for the log of SQLite, and some
@@ -1027,9 +1072,9 @@ class Store:
         room = sizes["store_database"] + sizes["store_log"] + sizes["disk_free"] - self.reserve.missing()
         return room - self._checkpoint_bytes - self.reserve.bytes // 2
 
-    def _remove_through(self, first: int, last: int) -> int:
+    def _remove_through(self, first: int, last: int) -> tuple[int, int]:
         """Remove the events from `first` to `last`, or fewer if too many deliveries of them are pending; what is still
-        needed is kept. Returns the number of the last one. When there is no room, it takes no more than it frees."""
+        needed is kept. Returns up to which number, and how many. Without room, it takes no more than it frees."""
         assert self.reserve is not None
         full, most = self.reserve.missing() > 0, min(KEPT_BYTES, max(self.reserve.bytes // 4, SMALL_BYTES))
         recent = [row for row in self.recent.all() if row[2] <= last]
@@ -1051,13 +1096,13 @@ class Store:
             ((size,),) = self.db.execute("SELECT sum(length(body)) FROM events WHERE seq <= ?", (last,))
             if size - sum(len(body) for *_, body in events) < sum(len(row[3]) + ROW_BYTES for row in recent):
                 last, events, recent, settled = min(needed) - 1, [], [], []
-        self.events.delete_through(last)  # first: on a full disk what follows needs the space
+        removed = self.events.delete_through(last)  # first: on a full disk what follows needs the space
         self._keep(events)
         self.recent.remove((row[0], row[1], row[2]) for row in recent)
         self.deliveries.delete_read(settled)
         self._insert_recent(recent, kept=1)
         self.deliveries.insert([(*row[:6], 1) for row in settled])
-        return last
+        return last, removed
 
     def _keep(self, events: Sequence[Row]) -> None:
         """Events (seq, time, body) that retention has passed are still needed."""
