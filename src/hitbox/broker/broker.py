@@ -410,7 +410,7 @@ class Broker:
         size = sum(map(len, bodies))
         delayed = items[0].delay_seconds is not None
         if delayed:
-            self.delayed.check_accepts(len(items))
+            self.delayed.check_accepts(len(items), principal)
         charge = self._admit(len(items), size, principal)
         if delayed:
             stored = self.delayed.accept(items, bodies, principal, charge)
@@ -742,13 +742,23 @@ class Broker:
             self._check_claim(known, owner, hand_over)
         if known is not None:
             return known, False
-        self._check_room(more)
+        self._check_room(owner, more)
         return self.registry.new_subscriber(name, Options()), True
 
-    def _check_room(self, more: int = 0) -> None:
-        """Raise if there may not be another subscriber."""
-        if len(self.registry.by_name) + more >= self.settings.max_subscribers:
-            raise Overloaded(f"{self.settings.max_subscribers} subscribers are the most", 60)
+    def _check_room(self, owner: str, more: int = 0) -> None:
+        """Raise if there may not be another subscriber, or not another one of this principal."""
+        count = len(self.registry.by_name) + more
+        if count >= self.settings.max_subscribers:
+            raise Overloaded(f"{self.settings.max_subscribers} subscribers are the most (max_subscribers)", 60)
+        most = self.settings.max_principal_subscribers
+        if owner and count >= most:  # otherwise nobody has so many
+            owned = sum(one.owner == owner for one in self.registry.by_name.values()) + more
+            if owned >= most:
+                raise Overloaded(
+                    f"{owner!r} has {owned} subscribers, and {most} are the most of one principal "
+                    "(max_principal_subscribers)",
+                    60,
+                )
 
     def _check_claim(self, known: Subscriber | None, owner: str, hand_over: bool) -> None:
         """Raise unless a subscriber, or a new one, can become the principal's. Both may have changed while the change
@@ -877,7 +887,7 @@ class Broker:
     def attach_ephemeral(self, name: str, connection: Connection, options: Options, owner: str = "") -> Mailbox:
         if name in self.registry.by_name:
             raise Conflict(f"there is a subscriber {name!r} already; ephemeral ones need a name of their own")
-        self._check_room()
+        self._check_room(owner)
         subscriber = self.registry.new_subscriber(name, check_options(options, True), ephemeral=True, owner=owner)
         self.add_subscriber(subscriber)
         mailbox = self.mailboxes[subscriber.number]

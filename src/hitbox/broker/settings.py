@@ -37,10 +37,14 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_delayed: Annotated[int, _about("events that wait for their delay to pass; beyond: 429", ge=0, le=MOST)] = (
         1_000_000
     )
+    max_principal_delayed: Annotated[int, _about("the same of one principal; beyond: 429", ge=0, le=MOST)] = 250_000
     max_event_bytes: Annotated[int, _about("bytes of one event; beyond: 413", ge=1, le=MOST)] = 64 * 2**10
     max_body_bytes: Annotated[int, _about("bytes of one request; beyond: 413", ge=1, le=MOST)] = 16 * 2**20
     max_batch: Annotated[int, _about("events or subscriptions in one request; beyond: 413", ge=1, le=MOST)] = 10_000
     max_subscribers: Annotated[int, _about("subscribers, ephemeral ones too; beyond: 429", ge=1, le=MOST)] = 100_000
+    max_principal_subscribers: Annotated[
+        int, _about("subscribers of one principal, ephemeral ones too; beyond: 429", ge=1, le=MOST)
+    ] = 25_000
     max_subscriptions: Annotated[int, _about("subscriptions; beyond: 429", ge=1, le=MOST)] = 10_000_000
     max_connections: Annotated[int, _about("WebSockets and streams of events per principal", ge=1, le=MOST)] = 10_000
     max_sockets: Annotated[
@@ -103,7 +107,18 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             le=MOST,
         ),
     ] = 4 * 2**30
-    max_dead_letters: Annotated[int, _about("dead letters; beyond: the oldest are removed", ge=0, le=MOST)] = 100_000
+    max_dead_letters: Annotated[
+        int, _about("dead letters of one subscriber; beyond: its oldest are removed", ge=0, le=MOST)
+    ] = 100_000
+    max_principal_dead_letters: Annotated[
+        int,
+        _about(
+            "dead letters of all subscribers of one principal, or of nobody; beyond: the oldest of the subscriber with "
+            "the most are removed",
+            ge=0,
+            le=MOST,
+        ),
+    ] = 200_000
     message_ids: Annotated[
         int, _about("latest events whose ids are known: a repeated publish is not stored again; 0: none", ge=0, le=MOST)
     ] = 100_000

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -17,6 +18,7 @@ from typing import Protocol
 
 import msgspec
 
+from hitbox.broker.access.directory import Directory
 from hitbox.broker.access.usage import Charge, store_charges
 from hitbox.broker.clock import time
 from hitbox.broker.delivery.change_barrier import ChangeBarrier
@@ -45,6 +47,7 @@ class Acceptor(Protocol):
     store: Store
     writer: Writer
     settings: Settings
+    directory: Directory
     message_ids: MessageIds
     change_barrier: ChangeBarrier
     waiting: int
@@ -63,6 +66,7 @@ class DelayedEvents:
         self._next = NEVER  # when the first one is due that is known of; microseconds since 1970
         self._not_before = 0.0
         self._arriving = 0
+        self._arriving_of: Counter[str] = Counter()
         self._unchanged = False  # none are accepted for a moment
         self._moving: asyncio.Task[None] | None = None
 
@@ -81,7 +85,7 @@ class DelayedEvents:
 
     # ---- accepting and cancelling
 
-    def check_accepts(self, count: int) -> None:
+    def check_accepts(self, count: int, principal: str) -> None:
         """Raise if no more delayed events are accepted at the moment."""
         if self._unchanged:
             raise Overloaded("the schema is being changed, and the event is not checked yet; try again", 1)
@@ -89,6 +93,14 @@ class DelayedEvents:
         waiting = self._broker.store.delayed.rows() + self._arriving
         if waiting + count > most:
             raise Overloaded(f"{waiting} delayed events wait already, and {most} are the most (max_delayed)", 60)
+        most = self._broker.settings.max_principal_delayed
+        waiting = self._broker.store.delayed_of.get(principal, 0) + self._arriving_of[principal]
+        if principal in self._broker.directory.principals and waiting + count > most:
+            raise Overloaded(
+                f"{waiting} delayed events of {principal!r} wait already, and {most} are the most of one principal "
+                "(max_principal_delayed)",
+                60,
+            )
 
     def accept(
         self, items: Sequence[PublishedEvent], bodies: Sequence[bytes], principal: str, charge: Charge | None
@@ -99,12 +111,16 @@ class DelayedEvents:
         delays = [int((item.delay_seconds or 0.0) * 1e6) for item in items]
         rows = [(now + delay, principal, body) for delay, body in zip(delays, bodies, strict=True)]
         self._arriving += len(rows)
+        self._arriving_of[principal] += len(rows)
         stored = self._broker.writer.submit(partial(_add, self._broker.store, rows, charge))
-        stored.add_done_callback(partial(self._stored, len(rows), now + min(delays)))
+        stored.add_done_callback(partial(self._stored, len(rows), principal, now + min(delays)))
         return stored
 
-    def _stored(self, count: int, due: int, stored: asyncio.Future[int]) -> None:
+    def _stored(self, count: int, principal: str, due: int, stored: asyncio.Future[int]) -> None:
         self._arriving -= count
+        self._arriving_of[principal] -= count
+        if not self._arriving_of[principal]:
+            del self._arriving_of[principal]
         if not stored.cancelled() and stored.exception() is None:
             self._next = min(self._next, due)
 

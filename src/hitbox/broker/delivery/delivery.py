@@ -333,14 +333,18 @@ class DeliveryTracker:
         self.writer.submit(retry, mandatory=True).add_done_callback(stored)
 
     def _make_dead_letter(self, mailbox: Mailbox, key: Key, tries: int, reason: str) -> None:
-        number, most = mailbox.subscriber.number, self.settings.max_dead_letters
+        number, most = mailbox.subscriber.number, self._most_letters()
         made = self.writer.submit(
-            lambda: self.store.add_dead_letters(number, [key], tries, reason, most), mandatory=True
+            lambda: self.store.add_dead_letters(number, [key], tries, reason, *most), mandatory=True
         )
         made.add_done_callback(lambda _: mailbox.unstored_dead.discard(key[1]))
         self._count_removed(mailbox, made).add_done_callback(
             lambda done: None if done.cancelled() or done.exception() else self._count_dead(mailbox, done.result())
         )
+
+    def _most_letters(self) -> tuple[int, int]:
+        """How many dead letters one subscriber, and all of one principal, may have."""
+        return self.settings.max_dead_letters, self.settings.max_principal_dead_letters
 
     def _count_dead(self, mailbox: Mailbox, count: int) -> None:
         mailbox.dead += count
@@ -393,7 +397,7 @@ class DeliveryTracker:
         """The operation that removes the oldest deliveries of a durable subscriber, OLDEST_ROWS at most. Those of them,
         or of the next ones, that have expired are removed first. Unless its policy is to drop them, the others become
         dead letters: also those of one that is only disconnected above its own limit."""
-        now, most = time.time_ns() // 1000, self.settings.max_dead_letters
+        now, most = time.time_ns() // 1000, self._most_letters()
         number, bytes_allowed = mailbox.subscriber.number, mailbox.most_bytes
         before = now - int(self.settings.max_pending_seconds * 1e6)
 
@@ -416,7 +420,7 @@ class DeliveryTracker:
             keys = [key for key in oldest if key not in expired][: max(over - len(late), 0)]
             spooled = options.policy != "drop_oldest"
             if spooled:
-                self.store.add_dead_letters(number, keys, 0, reason, most)
+                self.store.add_dead_letters(number, keys, 0, reason, *most)
             self.store.acknowledge((number, *key) for key in (late if spooled else late + keys))
             self.store.add_losses(number, dropped=0 if spooled else len(keys), expired=len(late))
             return late, keys

@@ -55,6 +55,7 @@ from hitbox.broker.store.commit_marker import FILE_NAME, CommitMarker
 from hitbox.broker.store.disk import NO_ROOM, Disk, Reserve, is_full
 from hitbox.broker.store.recent import SETTLE_ROWS, RecentDeliveries, RecentDelivery, row_of
 from hitbox.broker.store.search import reading, search
+from hitbox.broker.store.tally import Tally
 from hitbox.encoding.arrays import LEVELS
 from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError
@@ -173,9 +174,9 @@ class Store:
         self.reserve: Reserve | None = None
         self.db = self._reader = None  # type: ignore[assignment]
         self.problems: list[str] = []
-        self.pending_bytes: dict[int, int] = {}
+        self._pending_bytes, self._dead_of = Tally[int](), Tally[int]()
+        self._delayed_of = Tally[str]()
         self.kept_bytes = self.trimmed = 0
-        self._more_bytes: Counter[int] = Counter()  # what this transaction adds to each of them
         self._more_kept = self._more_trimmed = 0
         self._span = NEVER  # events that the latest step of retention could look at
         self.maintenance_errors: dict[str, str] = {}
@@ -245,6 +246,7 @@ class Store:
         self.principals, self.tokens, self.owners = (self.tables[n] for n in list(TABLES)[7:10])
         self.log, self.delayed, self._losses, self.kept = (self.tables[n] for n in list(TABLES)[10:])
         self.db.execute("CREATE INDEX IF NOT EXISTS delayed_by_due ON delayed(due)")
+        self.db.execute("CREATE INDEX IF NOT EXISTS dead_by_subscriber ON dead(subscriber, number)")
         self.db.execute("CREATE INDEX IF NOT EXISTS deliveries_of_kept ON deliveries(seq) WHERE kept = 1")
         self.recent = RecentDeliveries(self.log)
         self._settled_expiry: int | None = None  # when the first expires that was settled during a search; see expired
@@ -287,7 +289,11 @@ class Store:
                     WHERE {_HAS_EVENT} GROUP BY d.subscriber"""
         total = Counter(dict(self.db.execute(query)))
         total.update(self._bytes_of(list(map(row_of, self.recent.all()))))
-        self.pending_bytes = dict(total)
+        self._pending_bytes.load(total)
+        query = "SELECT subscriber, count(*) FROM dead GROUP BY subscriber"
+        self._dead_of.load(dict(self.db.execute(query)))
+        query = "SELECT principal, count(*) FROM delayed GROUP BY principal"
+        self._delayed_of.load(dict(self.db.execute(query)))
         ((self.kept_bytes,),) = self.db.execute("SELECT ifnull(sum(length(body)), 0) FROM kept")
 
     def check(self) -> Iterator[str]:
@@ -432,18 +438,15 @@ class Store:
 
     def _add_totals(self) -> None:
         """What the transaction changed of the numbers that other threads read."""
-        for number, size in self._more_bytes.items():
-            total = self.pending_bytes.get(number, 0) + size
-            if total > 0:
-                self.pending_bytes[number] = total
-            else:
-                self.pending_bytes.pop(number, None)
+        for tally in (self._pending_bytes, self._dead_of, self._delayed_of):
+            tally.commit()
         self.kept_bytes += self._more_kept
         self.trimmed += self._more_trimmed
         self._clear_totals()
 
     def _clear_totals(self) -> None:
-        self._more_bytes.clear()
+        for tally in (self._pending_bytes, self._dead_of, self._delayed_of):
+            tally.more.clear()
         self._more_kept = self._more_trimmed = 0
 
     def _check_room(self) -> None:
@@ -632,11 +635,11 @@ class Store:
         names = [name for (_, name, *_) in self.subscriptions.scan("subscriber = ?", (number,))]
         self.change([StoredChange(number, owner, [], names)])
         self.recent.forget(number)
-        self._more_bytes[number] = -self.pending_bytes.get(number, 0)
+        self._pending_bytes.more[number] = -self.pending_bytes.get(number, 0)
         unneeded = {row[2] for row in self.deliveries.scan("subscriber = ? AND kept = 1", (number,))}
         self.deliveries.delete_where("subscriber = ?", (number,))
         self._drop_unneeded(unneeded)
-        self.dead.delete_where("subscriber = ?", (number,))
+        self._dead_of.more[number] -= self.dead.delete_where("subscriber = ?", (number,))
         self._losses.delete([(number,)])
         self.owners.delete([(number,)])
         self.subscribers.delete([(number,)])
@@ -680,6 +683,7 @@ class Store:
         first = entry.last + 1
         numbered = [(number, *row) for number, row in enumerate(rows, first)]
         self.delayed.insert(numbered)
+        self._delayed_of.more.update(row[2] for row in numbered)
         entry.last += len(numbered)
         return first
 
@@ -702,12 +706,14 @@ class Store:
         those that were cancelled are missing."""
         found = [row[2:4] for number in numbers for row in self.delayed.scan("number = ?", (number,))]
         self.delayed.delete((number,) for number in numbers)
+        self._delayed_of.more.subtract(principal for principal, _ in found)
         return self.append([body for _, body in found], now, [principal for principal, _ in found]), found
 
     def cancel_delayed(self, numbers: Sequence[int]) -> list[tuple[str, bytes]]:
         """Delete delayed events; returns (principal, body) of those that were there."""
         known = [row for number in dict.fromkeys(numbers) for row in self.delayed.scan("number = ?", (number,))]
         self.delayed.delete((row[0],) for row in known)
+        self._delayed_of.more.subtract(row[2] for row in known)
         return [row[2:4] for row in known]
 
     # ---- deliveries
@@ -719,7 +725,7 @@ class Store:
         known = self.existing_subscribers(wanted)  # while the disk was full, one may have been removed
         fresh = [row for row in rows if row[0] in known] if known != wanted else list(rows)
         self.recent.record(fresh)
-        self._more_bytes.update(self._bytes_of(fresh))
+        self._pending_bytes.more.update(self._bytes_of(fresh))
         if self.recent.crowded():
             self.settle(max(len(rows), SETTLE_ROWS))
         self.put_meta("matched", matched)
@@ -743,7 +749,7 @@ class Store:
     def _insert_deliveries(self, rows: Sequence[Row]) -> None:
         """Deliveries that were not pending until now become rows."""
         self.deliveries.insert(rows)
-        self._more_bytes.update(self._bytes_of(rows))
+        self._pending_bytes.more.update(self._bytes_of(rows))
 
     def _bytes_of(self, rows: Sequence[Row]) -> Counter[int]:
         """Bytes of the events and names of deliveries, by subscriber. Of both kinds of rows: the event is the third
@@ -757,7 +763,7 @@ class Store:
 
     def _removed(self, rows: Sequence[Row]) -> None:
         """These deliveries, as rows of their table, are not pending any more."""
-        self._more_bytes.subtract(self._bytes_of(rows))
+        self._pending_bytes.more.subtract(self._bytes_of(rows))
         self._drop_unneeded({row[2] for row in rows if row[6]})
 
     def _drop_unneeded(self, seqs: set[int]) -> None:
@@ -879,9 +885,16 @@ class Store:
             self.deliveries.put([(*row[:4], 1, tries, row[6])])
 
     def add_dead_letters(
-        self, subscriber: int, keys: Sequence[tuple[int, int]], tries: int, reason: str, most: int
+        self,
+        subscriber: int,
+        keys: Sequence[tuple[int, int]],
+        tries: int,
+        reason: str,
+        most: int,
+        most_of_principal: int = NEVER,
     ) -> int:
-        """Turn deliveries (level, seq) into dead letters; returns how many. Only the newest `most` letters are kept."""
+        """Turn deliveries (level, seq) into dead letters; returns how many. Only the newest `most` letters of the
+        subscriber are kept, and of all subscribers of its principal so many together."""
         rows = self._take(subscriber, keys)
         kept = rows[max(len(rows) - most, 0) :]
         texts = {seq: body for seq, (_, body) in self._events([row[2] for row in kept]).items()}
@@ -893,9 +906,32 @@ class Store:
         entry.last += len(letters)
         self.add_losses(subscriber, dead=len(rows))
         self._removed(rows)
-        over = self.dead.rows() - most
-        self.dead.delete_where("number IN (SELECT number FROM dead ORDER BY number LIMIT ?)", (max(over, 0),))
+        self._dead_of.more[subscriber] += len(letters)
+        self._drop_oldest_letters(subscriber, self._dead_of.now(subscriber) - most)
+        if self.dead.rows() > most_of_principal:  # otherwise no principal has so many
+            self._limit_letters_beside(subscriber, most_of_principal)
         return len(rows)
+
+    def _limit_letters_beside(self, subscriber: int, most: int) -> None:
+        """Keep `most` dead letters of all subscribers that belong to the principal of this one, or to nobody as it
+        does. Those with the most letters lose first."""
+        numbers = list(self._dead_of.committed.keys() | self._dead_of.more.keys() | {subscriber})
+        query = "SELECT subscriber, principal FROM owners WHERE subscriber IN (SELECT value FROM json_each(?))"
+        owners = dict(self.db.execute(query, (msgspec.json.encode(numbers).decode(),)))
+        counts = {n: self._dead_of.now(n) for n in numbers if owners.get(n) == owners.get(subscriber)}
+        over = sum(counts.values()) - most
+        while over > 0:
+            largest = max(counts, key=lambda n: (counts[n], n))
+            others = sorted(counts.values())[-2] if len(counts) > 1 else 0
+            some = min(over, max(counts[largest] - others, 1))
+            self._drop_oldest_letters(largest, some)
+            counts[largest] -= some
+            over -= some
+
+    def _drop_oldest_letters(self, subscriber: int, count: int) -> None:
+        if count > 0:
+            oldest = "number IN (SELECT number FROM dead WHERE subscriber = ? ORDER BY number LIMIT ?)"
+            self._dead_of.more[subscriber] -= self.dead.delete_where(oldest, (subscriber, count))
 
     def add_losses(self, subscriber: int, dropped: int = 0, expired: int = 0, dead: int = 0) -> None:
         """Count deliveries that a subscriber did not get, with what removes them."""
@@ -932,14 +968,15 @@ class Store:
                 if stored is None:  # the time of the event is gone with it
                     self._keep([(seq, died, body)])
                 self._insert_deliveries([(subscriber, TOP - level, seq, ids, 1, 0, int(seq < self.events.first()))])
-                self.dead.delete([(number,)])
+                self._dead_of.more[subscriber] -= self.dead.delete([(number,)])
                 revived.append((number, subscriber, seq))
         return revived
 
     def drop_dead_letters(self, numbers: Sequence[int]) -> int:
         """Delete dead letters; returns how many there were."""
-        known = [(number,) for number in dict.fromkeys(numbers) if list(self.dead.scan("number = ?", (number,)))]
-        self.dead.delete(known)
+        known = [row for number in dict.fromkeys(numbers) for row in self.dead.scan("number = ?", (number,))]
+        self.dead.delete((row[0],) for row in known)
+        self._dead_of.more.subtract(row[1] for row in known)
         return len(known)
 
     def add_replayed(self, subscriber: int, rows: Iterable[tuple[int, int, str]]) -> int:
@@ -1109,9 +1146,18 @@ class Store:
         self.kept.insert(events)
         self._more_kept += sum(len(body) for *_, body in events)
 
+    @property
+    def pending_bytes(self) -> dict[int, int]:
+        return self._pending_bytes.committed
+
+    @property
+    def delayed_of(self) -> dict[str, int]:
+        """The number of delayed events of each principal."""
+        return self._delayed_of.committed
+
     def count_beyond(self, subscriber: int, most_bytes: int, most: int) -> int:
         """How many of the oldest pending deliveries, `most` at most, must go so that only so many bytes are left."""
-        over = self.pending_bytes.get(subscriber, 0) + self._more_bytes[subscriber] - most_bytes
+        over = self._pending_bytes.now(subscriber) - most_bytes
         keys = self.oldest(subscriber, most) if over > 0 else []
         sizes = self._events(sorted({seq for _, seq in keys}), "length(body)")
         for count, (_, seq) in enumerate(keys):
