@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import httpx
@@ -66,6 +67,31 @@ def test_the_way_of_a_delivery_is_observed(tmp_path: Path) -> None:
             found = exposed(broker)
             assert found["hitbox_commit_to_sent_seconds_count"] == 5
             assert found["hitbox_sent_to_acked_seconds_count"] == 8
+
+    asyncio.run(scenario())
+
+
+def test_rates_and_totals_have_names_of_their_own(tmp_path: Path) -> None:
+    """The page gets both in one message."""
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url), httpx.AsyncClient(base_url=url) as http:
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            ann = await Listener(broker).attach("ann")
+            await broker.publish([item(qty=1)] * 3)
+            await until(lambda: broker.statistics.counts["acked"] == 3)
+            rates = broker.statistics.tick()
+            assert rates.keys() & broker.describe().keys() == {"pending"}  # which is one figure
+            assert min(rates[f"{name}_per_second"] for name in ("published", "delivered", "acked")) >= 0
+            broker.statistics.tick()
+            async with http.stream("GET", "/v1/live") as answer:
+                lines = answer.aiter_lines()
+                live = json.loads((await anext(lines)).removeprefix("data: "))["stats"]
+            stats = (await http.get("/v1/stats")).json()
+            for name in ("published", "delivered", "acked"):
+                assert live[name] == stats[name] == 3
+                assert live[f"{name}_per_second"] == stats["history"][-1][f"{name}_per_second"] == 0
+            await ann.leave()
 
     asyncio.run(scenario())
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -448,7 +449,11 @@ def test_first_steps_then_the_schema(browser: playwright.Browser, tmp_path: Path
         with Client.sync(url) as client:
             client.publish({"price": 3, "qty": 1})
             assert [delivery.event for delivery in client.listen("ann", count=1)] == [{"price": 3, "qty": 1}]
+            while not (client.stats()["acked"] and client.stats()["history"][-1]["acked_per_second"] == 0):
+                time.sleep(0.1)
+        page.reload()  # nothing is acknowledged any more
         show(page, "Overview")
+        expect(page.locator("#guide-receive")).to_have_class("done")
         expect(page.locator("#guide")).not_to_be_visible()
         page.close()
 

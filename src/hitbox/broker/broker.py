@@ -428,7 +428,7 @@ class Broker:
         if self.closing or self.failed:
             raise StoreFailed(f"the broker failed: {self.failed!r}" if self.failed else "the broker is shutting down")
         if self.waiting + count > s.max_waiting or self.waiting_bytes + size > s.max_waiting_bytes:
-            rate = self.statistics.history[-1]["published"] if self.statistics.history else 0.0
+            rate = self.statistics.history[-1]["published_per_second"] if self.statistics.history else 0.0
             hint = min(max(self.waiting / max(rate, 1000.0), 0.05), 5.0)
             raise Overloaded(f"{self.waiting} events wait already; try again in {hint:.2f} s", hint)
         most = self.directory.quotas(principal).max_day_bytes
@@ -1066,7 +1066,7 @@ def _replace(mailbox: Mailbox, connections: Iterable[Connection]) -> None:
 
 OF_MATCHES = frozenset({
     "matched", "unmatched", "delivered", "acked", "dropped", "dead", "hidden", "expired", "pending", "dead_letters",
-    "p50", "p99",
+    "p50", "p99", "delivered_per_second", "acked_per_second",
 })  # fmt: skip
 """Figures that tell whether events match: only for those who may know of all subscribers."""
 COUNTERS = (

@@ -75,6 +75,8 @@ class Histogram:
         return found
 
 
+RATES = {f"{name}_per_second": name for name in ("published", "delivered", "acked")}
+"""The rates in a line for the plots, and what each counts."""
 REFUSALS = {
     400: "invalid",
     401: "token",
@@ -148,14 +150,15 @@ class Statistics:
         return found[min(int(share * len(found)), len(found) - 1)] if found else 0.0
 
     def tick(self, pending: int = 0, store_bytes: int = 0, disk_free: int = 0) -> dict[str, float]:
-        """Add a line for the plots: rates since the last line."""
+        """Add a line for the plots: rates since the last line. Their names are not those of the totals, which the page
+        gets in the same message."""
         now = time.monotonic()
         span = max(now - self._last, 1e-6)
-        rates = {name: (self.counts[name] - self._before[name]) / span for name in ("published", "delivered", "acked")}
+        rates = {rate: (self.counts[name] - self._before[name]) / span for rate, name in RATES.items()}
         self._before, self._last = self.counts.copy(), now
         line = {"time": time.time(), **rates, "p50": self.percentile(0.5), "p99": self.percentile(0.99)}
         line |= {"pending": pending, "store_bytes": store_bytes, "disk_free": disk_free}
-        if not rates["delivered"]:
+        if not rates["delivered_per_second"]:
             self._latencies.clear()
         self.history.append(line)
         return line

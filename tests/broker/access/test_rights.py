@@ -476,11 +476,15 @@ def test_nobody_learns_whether_an_event_matches_what_is_hidden(tmp_path: Path) -
                 who: [e["matches"] for e in (await live(s, who))["events"]] for who in ("root", "watcher", "observe")
             }
             assert counts == {"root": [5, 0, 41], "watcher": [5, 0, 41], "observe": [0, 0, 0]}
+            s.broker.statistics.tick()
             for who, knows in (("root", True), ("watcher", True), ("observe", False)):
                 figures = (await s.ask(who, "GET", "/v1/stats")).json()
                 text = (await s.ask(who, "GET", "/metrics")).text
+                streamed, history = (await live(s, who))["stats"], figures["history"]
+                for name in ("delivered_per_second", "acked_per_second"):
+                    assert {name in line for line in [*history, streamed]} == {knows}
                 for name in ("unmatched", "delivered", "pending"):
-                    assert (name in figures) == (name in (await live(s, who))["stats"]) == knows
+                    assert (name in figures) == (name in streamed) == knows
                     assert (re.search(rf"^hitbox_{name}(_total)? ", text, re.MULTILINE) is not None) == knows
                 assert ("hitbox_commit_to_sent_seconds_count" in text) == knows
 

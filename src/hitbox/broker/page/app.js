@@ -223,12 +223,12 @@ async function checkHealth() {
 const span = (seconds) => (seconds < 120 ? `${Math.floor(seconds)} s` : seconds < 7200 ? `${Math.floor(seconds / 60)} min` : seconds < 172800 ? `${Math.floor(seconds / 3600)} h` : `${grouped(Math.floor(seconds / 86400))} days`);
 const gigabytes = (bytes) => `${grouped(bytes / 1e9)} GB`;
 const FIGURES = [ // name, label, and how it is written: without, as an amount
-  ["subscriptions", "subscriptions"], ["subscribers", "subscribers"], ["connections", "connections"], ["published", "events/s"], ["delivered", "deliveries/s"],
+  ["subscriptions", "subscriptions"], ["subscribers", "subscribers"], ["connections", "connections"], ["published_per_second", "events/s"], ["delivered_per_second", "deliveries/s"],
   ["p50", "median ms"], ["p99", "p99 ms"], ["pending", "pending"], ["unmatched", "unmatched events"], ["refused", "refused events"],
   ["waiting_delayed", "delayed events"], ["dead_letters", "dead letters"], ["last", "last event", String], ["way", "way", String],
   ["disk_free", "free disk", gigabytes], ["uptime_seconds", "running for", span], ["version", "version", String],
 ];
-const LINES = ["time", "published", "delivered", "p50", "p99", "pending", "store_bytes"];
+const LINES = ["time", "published_per_second", "delivered_per_second", "p50", "p99", "pending", "store_bytes"];
 const SCALE = { store_bytes: 1e-6 }; // megabytes
 const lines = LINES.map(() => []);
 let plots = [], deadLetters = 0; // of all subscribers
@@ -283,7 +283,7 @@ function showFigures(stats) {
   $("problems").replaceChildren(...(stats.set_aside ?? []).map((text) => make("li", text)));
   deadLetters = stats.dead_letters;
   message("dead-badge", deadLetters ? grouped(deadLetters) : "");
-  $("guide").hidden = stats.acked > 0 || stats.last >= SETTLED;
+  $("guide").hidden = stats.acked !== 0 || stats.last >= SETTLED; // who may not know of all subscribers is not told
   for (const [step, done] of [["subscribe", stats.subscriptions], ["publish", stats.last], ["receive", stats.acked]]) $(`guide-${step}`).classList.toggle("done", done > 0);
 }
 
