@@ -90,7 +90,11 @@ class Scope:
         """The plain value of an attribute, or ABSENT."""
         values = self.old if old else self.values
         found = lookup(values, name)
-        return found if found is ABSENT or isinstance(values, Document) else plain(self._schema[name], found)
+        if found is ABSENT or isinstance(values, Document):
+            return found
+        if isinstance(found, list):
+            self.steps.spend(len(found))
+        return plain(self._schema[name], found)
 
     def field(self, of: Field) -> Any:
         if not of.level:

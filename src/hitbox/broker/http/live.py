@@ -21,10 +21,13 @@ from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.stats import RECENT, Matches
 from hitbox.errors import HitboxError
 from hitbox.language import Predicate, evaluate
+from hitbox.language.steps import Steps
 
 LIVE_SECONDS = 1.0
 LATEST = 20
 """Number of events that the page lists."""
+LIVE_STEPS = 200_000
+"""That the predicate of one stream may take on the events of a second: each about a microsecond."""
 
 
 class LiveFigures:
@@ -108,9 +111,9 @@ def _shown(one: dict[str, Any], matches: int) -> dict[str, Any]:
 
 
 def _that_fit(wanted: Predicate, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    found = []
+    found, steps = [], Steps(LIVE_STEPS)
     for one in events:
-        with contextlib.suppress(HitboxError):  # the schema has changed since
-            if evaluate(wanted, one["event"]) is True:
+        with contextlib.suppress(HitboxError):  # the schema has changed since, or it takes too long to find out
+            if evaluate(wanted, one["event"], None, steps) is True:
                 found.append(one)
     return found
