@@ -5,14 +5,16 @@ from __future__ import annotations
 import pickle
 import random
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 import hitbox
 from hitbox import Exchange, Index, Limits
+from hitbox.encoding.arrays import I32, I64
 from hitbox.errors import HitboxError, TooExpensive, ValueProblem
 from hitbox.index.match_budget import MatchBudget
 from hitbox.language import evaluate, parse
@@ -189,6 +191,47 @@ def test_a_budget_may_say_less_for_some() -> None:
     assert budget.taken["little", None] == 10
     assert budget.taken["all", None] > 81
     assert ("none", None) not in budget.taken
+
+
+@pytest.mark.parametrize("text", [PAIRS, "ALL(n) > 0 AND ANY(n) < 0 OR price = 5"])
+def test_looks_may_share_an_account(text: str) -> None:
+    """Natively and in Python: when the account is used up, those that share it run out, and nobody else."""
+
+    class Shared(Accounts):
+        def accounts(self, ids: Sequence[Any], event: int | None) -> tuple[I32, I64]:
+            return np.array([0 if str(id).startswith("a") else -1 for id in ids], np.int32), self.left
+
+        left = np.array([0], np.int64)
+
+    event = {"a": [{"x": 1}] * 400, "b": [{"y": 1}] * 4, "price": 1.0, "n": [1] * 100_000}
+    alone = steps_of(text, event)
+    index = made({f"{kind}{number}": text for kind in "ab" for number in range(8)} | {"a": "price = 1"}, 10**6)
+    budget = Shared()
+    budget.left = np.array([alone * 5 // 2], np.int64)
+    assert index.match(event, budget=budget) == ["a"]
+    assert {str(one.id)[0] for one in budget.problems} == {"a"}
+    assert len(budget.problems) == 6
+    assert sum(steps for (id, _), steps in budget.taken.items() if id.startswith("a")) <= alone * 5 // 2
+    assert budget.left[0] >= 0
+    assert all(budget.taken[f"b{number}", None] == alone for number in range(8))
+
+
+def test_what_an_event_asks_has_an_end_of_its_own() -> None:
+    schema = LISTS | {"tags": hitbox.Attribute("string", role="information")}
+    index = Index(schema, limits=Limits(match_steps=2000))
+    for number in range(300):
+        index.subscribe(f"s{number}", "price > 1", about={"tags": "ab" * 500})
+    index.subscribe("short", "price > 1", about={"tags": "abab"}, priority=9)
+    problems: list[TooExpensive] = []
+    asked = "tags NOT LIKE '%a_c%' AND tags NOT LIKE '%c_c%'"
+    found = index.match({"price": 2.0}, asked, on_expensive=problems.append)
+    assert found[0] == "short"
+    assert len(found) == 101  # each of the others uses up a hundredth
+    assert [one.id for one in problems] == [None]
+    with pytest.raises(TooExpensive, match="`where` of event 1 of the batch is too expensive: 20,000 steps"):
+        index.match_batch([{"price": 0.5}, {"price": 2.0}], where=[asked, asked])
+    [again] = [pickle.loads(pickle.dumps(one)) for one in problems]
+    assert (str(again), again.id) == (str(problems[0]), None)
 
 
 def test_accounts_are_kept_only_where_keys_leave_something_open() -> None:

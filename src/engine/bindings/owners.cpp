@@ -460,10 +460,14 @@ T& at_number(std::vector<T>& some, nb::handle number) {
 }
 
 // What the programs of some slots may come to for one event, by its keys and what it holds beyond them: the keys of elements
-// and the texts, by attribute, None for null; and the time. And the steps that each has taken, of those it was allowed.
+// and the texts, by attribute, None for null; and the time. And the steps that each has taken, of those it was allowed and
+// of those that are left in its account, if it has one (-1: none). They leave the account.
 nb::tuple decide(const Programs& programs, Frozen<i32> slots, Frozen<i64> keys, nb::dict lists, nb::dict texts, i64 now,
-                 Frozen<i64> allowed) {
-  if (allowed.size() != slots.size()) throw nb::value_error("each slot needs the steps that it may take");
+                 Frozen<i64> allowed, Frozen<i32> accounts, Changed<i64> left) {
+  if (allowed.size() != slots.size() || accounts.size() != slots.size())
+    throw nb::value_error("each slot needs the steps that it may take, and an account");
+  for (size_t i = 0; i < accounts.size(); ++i)
+    if (accounts.data()[i] < -1 || accounts.data()[i] >= i64(left.size())) throw nb::value_error("no such account");
   Details details;
   details.now = now;
   for (auto [number, given] : lists) {  // the caller holds the arrays, and the texts
@@ -490,9 +494,13 @@ nb::tuple decide(const Programs& programs, Frozen<i32> slots, Frozen<i64> keys, 
     {
       ReleasedGil free;
       for (u64 done = 0; i < slots.size() && done < WORDS; ++i) {
-        Work work(allowed.data()[i]);
+        const i32 account = accounts.data()[i];
+        i64 most = allowed.data()[i];
+        if (account >= 0) most = std::min(most, left.data()[account]);
+        Work work(most);
         found[i] = view.run(slots.data()[i], keys.data(), details, work);
         taken[i] = work.steps();
+        if (account >= 0) left.data()[account] -= taken[i];
         done += 16 + work.words();
       }
     }
@@ -538,7 +546,7 @@ void bind_owners(nb::module_& m) {
           },
           nb::arg("attributes"))
       .def("decide", &decide, nb::arg("slots"), nb::arg("keys"), nb::arg("lists"), nb::arg("texts"), nb::arg("now"),
-           nb::arg("allowed"))
+           nb::arg("allowed"), nb::arg("accounts"), nb::arg("left"))
       .def(
           "ends",
           [](const Programs& self, Frozen<i64> slots, u32 attribute) {

@@ -20,6 +20,8 @@ namespace nb = nanobind;
 
 template <class T>
 using Frozen = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+template <class T>
+using Changed = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 // Slots in memory of allocate().
 struct Slots {

@@ -127,6 +127,8 @@ class Programs:
         texts: dict[int, bytes | None],
         now: int,
         allowed: I64,
+        accounts: I32,
+        left: I64,
     ) -> tuple[U8, I64]: ...
     def ends(self, slots: I64, attribute: int) -> I64: ...
 

@@ -6,12 +6,40 @@ the answer would be incomplete without a word; a caller that takes reports gets 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
+import numpy as np
+
+from hitbox.encoding.arrays import I32, I64
 from hitbox.errors import TooExpensive
 from hitbox.index.catalog import Id
 
+WHERE_STEPS = 10
+"""What an event's own `where` may take, for all subscriptions together, in steps of one look."""
+WHERE_SHARE = 100
+"""One subscription uses up at most this part of it, whatever it says about itself."""
+
 Report = Callable[[TooExpensive], None]
+
+
+class Allowance(NamedTuple):
+    """The steps that some looks at one event may take."""
+
+    each: I64
+    accounts: I32
+    """Looks with the same account, a number, share what is left in it; -1: only `each` counts."""
+    left: I64
+
+    def of(self, place: int) -> int:
+        """What one of the looks may still take."""
+        account = self.accounts[place]
+        return int(self.each[place] if account < 0 else min(self.each[place], self.left[account]))
+
+    def take(self, place: int, steps: int) -> None:
+        self.each[place] -= steps
+        if self.accounts[place] >= 0:
+            self.left[self.accounts[place]] -= steps
 
 
 class MatchBudget:
@@ -27,7 +55,7 @@ class MatchBudget:
 
     def __init__(self, steps: int, report: Report | None = None):
         self.steps, self.report = steps, report
-        self.over: set[tuple[Id, int | None]] = set()
+        self.over: set[tuple[Id | None, int | None]] = set()
         """The looks that ran out. A call that looks again, because the index has changed meanwhile, leaves them out."""
 
     def allowed(self, id: Id, event: int | None) -> int:
@@ -35,20 +63,30 @@ class MatchBudget:
         one."""
         return self.steps
 
+    def accounts(self, ids: Sequence[Id], event: int | None) -> tuple[I32, I64]:
+        """The account of each look, and what is left in each account: see Allowance. Not asked without `counts`."""
+        return unshared(len(ids))
+
     def took(self, id: Id, event: int | None, steps: int) -> None:
         """A look has taken so many whole steps; not called where that is none. A look that ran out has taken all that
         it was allowed: `exceeded` is called after this."""
 
-    def exceeded(self, id: Id, event: int | None, steps: int) -> None:
+    def exceeded(self, id: Id | None, event: int | None, steps: int) -> None:
         """A look ran out of the steps that it was allowed. Unless this raises, the subscription does not match this
-        event, and everything else is as it was. Called once per subscription and event."""
+        event, and everything else is as it was. Called once per subscription and event. No `id`: the event's `where`
+        ran out, and no subscription that was left matches this event."""
         problem = TooExpensive(id, event, steps)
         if self.report is None:
             raise problem
         self.report(problem)
 
-    def run_out(self, id: Id, event: int | None, steps: int) -> None:
+    def run_out(self, id: Id | None, event: int | None, steps: int) -> None:
         """The index calls this, perhaps several times for one look."""
         if (id, event) not in self.over:
             self.over.add((id, event))
             self.exceeded(id, event, steps)
+
+
+def unshared(looks: int) -> tuple[I32, I64]:
+    """No look has an account."""
+    return np.full(looks, -1, np.int32), np.zeros(0, np.int64)

@@ -30,7 +30,7 @@ from hitbox.encoding.keys import Keys
 from hitbox.encoding.values import EPOCH
 from hitbox.index.anchors import Anchors
 from hitbox.index.catalog import Catalog
-from hitbox.index.match_budget import MatchBudget
+from hitbox.index.match_budget import WHERE_SHARE, WHERE_STEPS, Allowance, MatchBudget, unshared
 from hitbox.language import Compiled, Limits, Predicate
 from hitbox.language.durations import MICROSECOND
 from hitbox.language.programs import FALSE, OUT_OF_STEPS, TRUE, UNKNOWN
@@ -201,35 +201,53 @@ class Resolver:
         self, low: I64, values: Document, slots: I32, asked: Predicate | None, event: int | None
     ) -> NDArray[np.bool_]:
         """Whether the predicates of some slots are true of an event, and what the event asks is true of them."""
-        allowed = self._allowed(slots, event)
-        truths, taken = self._second_look(low, values, slots, allowed)
+        allowance = self._allowance(slots, event)
+        truths, taken = self._second_look(low, values, slots, allowance)
+        allowed = allowance.each + taken
         holds: NDArray[np.bool_] = truths == TRUE
         open_, out = (truths & TRUE) > holds, truths == OUT_OF_STEPS
+        asking = Steps(WHERE_STEPS * self.budget.steps)
         for place in np.flatnonzero(open_ if asked is None else open_ | holds).tolist():
-            steps = Steps(int(allowed[place] - taken[place]))
+            if asked is not None and asking.left <= 0:
+                holds[place] = False
+                continue
+            steps = Steps(allowance.of(place))
             try:
-                holds[place] = self._holds(int(slots[place]), values, asked, steps, bool(open_[place]))
+                holds[place] = self._holds(int(slots[place]), values, asked, steps, asking, bool(open_[place]))
             except OutOfSteps:
                 holds[place], out[place] = False, True
+            allowance.take(place, steps.taken)
             taken[place] += steps.taken
-        self._account(slots, event, allowed, taken, out)
+        self._report(slots, event, allowed, taken, out)
+        if asked is not None and asking.left <= 0:
+            self.budget.run_out(None, event, asking.most)
         return holds
 
-    def _holds(self, slot: int, values: Document, asked: Predicate | None, steps: Steps, is_open: bool) -> bool:
-        """Whether a subscription's predicate is true, if that is open, and what the event asks is true of it."""
+    def _holds(
+        self, slot: int, values: Document, asked: Predicate | None, steps: Steps, asking: Steps, is_open: bool
+    ) -> bool:
+        """Whether a subscription's predicate is true, if that is open, and what the event asks is true of it. The look
+        pays for both, and `asking` for the second."""
         if is_open and language.evaluate(self.predicate(slot), values, self.now, steps) is not True:
             return False
-        return asked is None or language.evaluate(asked, self.about(slot), self.now, steps) is True
+        if asked is None:
+            return True
+        before = steps.taken
+        try:
+            return language.evaluate(asked, self.about(slot), self.now, steps) is True
+        finally:
+            asking.left -= min(steps.taken - before, asking.most // WHERE_SHARE)
 
-    def _allowed(self, slots: I32, event: int | None) -> I64:
+    def _allowance(self, slots: I32, event: int | None) -> Allowance:
         """The steps that each look may take."""
-        budget = self.budget
+        budget, count = self.budget, len(slots)
         if not budget.counts and not budget.over:
-            return np.full(len(slots), budget.steps, np.int64)
+            return Allowance(np.full(count, budget.steps, np.int64), *unshared(count))
         ids = self.catalog.id_list(slots)
-        return np.array([0 if (id, event) in budget.over else budget.allowed(id, event) for id in ids], np.int64)
+        each = np.array([0 if (id, event) in budget.over else budget.allowed(id, event) for id in ids], np.int64)
+        return Allowance(each, *(budget.accounts(ids, event) if budget.counts else unshared(count)))
 
-    def _account(self, slots: I32, event: int | None, allowed: I64, taken: I64, out: NDArray[np.bool_]) -> None:
+    def _report(self, slots: I32, event: int | None, allowed: I64, taken: I64, out: NDArray[np.bool_]) -> None:
         """Tell the budget what looks have taken, and which ran out."""
         budget, ids = self.budget, self.catalog.ids
         if budget.counts:
@@ -238,14 +256,16 @@ class Resolver:
         for place in np.flatnonzero(out).tolist():
             budget.run_out(ids[int(slots[place])], event, int(allowed[place]))
 
-    def _second_look(self, low: I64, values: Document, slots: I32, allowed: I64) -> tuple[U8, I64]:
+    def _second_look(self, low: I64, values: Document, slots: I32, allowance: Allowance) -> tuple[U8, I64]:
         """The truths that each predicate may have, as sets of bits, and the steps that it took to find out."""
         programs = self.catalog.programs
         if programs is None or any(type(value) is tuple for value in values.values()):
             return np.full(len(slots), TRUE | FALSE | UNKNOWN, np.uint8), np.zeros(len(slots), np.int64)
         now = (self.now - EPOCH) // MICROSECOND
         lists, texts = details(self.keys, self.derived, values)
-        return programs.decide(slots, low, lists, texts, now, allowed)
+        truths, taken = programs.decide(slots, low, lists, texts, now, *allowance)
+        allowance.each[:] -= taken
+        return truths, taken
 
     def about(self, slot: int) -> dict[str, Any]:
         """What a subscription says about itself, read back from its box."""
