@@ -105,7 +105,7 @@ def check(index: Index, texts: Sequence[str], rng: random.Random, events: int = 
         wanted.append([n for n, tree in enumerate(trees) if second.truth(tree, TYPES, world) is True])
     for event, ids in zip(given, wanted, strict=True):
         assert sorted(index.match(event)) == ids, event
-    assert [sorted(ids) for ids in index.match_batch(given).to_lists().to_pylist()] == wanted
+    assert [sorted(ids) for ids in index.match_batch(given).to_lists()] == wanted
 
 
 @pytest.mark.parametrize("matcher", ["hitbox", "brute", "counting", "opindex", "r-tree", "be-tree"])
@@ -287,13 +287,13 @@ def test_many_events_meet_segments_of_several_widths() -> None:
         index.subscribe(number, f"a - b BETWEEN {low - 50} AND {low} AND LENGTH(s) < {rng.randrange(5)}")
     events = [{"a": rng.randrange(120), "b": rng.randrange(120), "s": "x" * rng.randrange(5)} for _ in range(400)]
     single = [sorted(index.match(event)) for event in events]
-    assert [sorted(ids) for ids in index.match_batch(events).to_lists().to_pylist()] == single
+    assert [sorted(ids) for ids in index.match_batch(events).to_lists()] == single
     table = pa.Table.from_pylist(events)
-    assert [sorted(ids) for ids in index.match_batch(table, threads=2).to_lists().to_pylist()] == single
+    assert [sorted(ids) for ids in index.match_batch(table, threads=2).to_lists()] == single
     oracle = Index(index.schema, "brute")
     for number in index:
         oracle.subscribe(number, index.where(number))
-    assert [sorted(ids) for ids in oracle.match_batch(events).to_lists().to_pylist()] == single
+    assert [sorted(ids) for ids in oracle.match_batch(events).to_lists()] == single
 
 
 def test_intervals_may_have_any_value() -> None:
@@ -307,7 +307,7 @@ def test_intervals_may_have_any_value() -> None:
     assert sorted(index.match({"a": (4, 4), "b": 3})) == [1]
     assert index.match({"a": 4, "s": ("a", "b")}) == [3]
     table = pa.table({"a_low": [1, 2, 4], "a_high": [5, 2, 4], "b": [3, 3, 3]})
-    assert index.match_batch(table).to_lists().to_pylist() == [[1], [], [1]]
+    assert index.match_batch(table).to_lists() == [[1], [], [1]]
 
 
 def test_both_sides() -> None:
@@ -355,7 +355,7 @@ def test_matching_goes_on_while_they_come_and_go() -> None:
     def look() -> None:
         while not stop.is_set():
             ids = index.match({"a": 4, "s": "aB"})
-            many = index.match_batch([{"a": 4, "s": "aB"}] * 3).to_lists().to_pylist()
+            many = index.match_batch([{"a": 4, "s": "aB"}] * 3).to_lists()
             wrong.extend(some for some in (ids, *many) if 0 not in some)
 
     threads = [threading.Thread(target=look) for _ in range(2)]

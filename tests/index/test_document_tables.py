@@ -32,7 +32,7 @@ def indexes(*wheres: str, **options: Any) -> list[Index]:
 
 
 def matched(index: Index, table: Any) -> list[list[Any]]:
-    return [sorted(ids) for ids in index.match_batch(table).to_lists().to_pylist()]
+    return [sorted(ids) for ids in index.match_batch(table).to_lists()]
 
 
 @pytest.mark.parametrize("kind", [pa.list_, pa.large_list, pa.list_view, pa.large_list_view])

@@ -315,6 +315,72 @@ def test_categories_and_texts_of_pandas() -> None:
         assert index.match_batch(given).counts.tolist() == [1, 0, 0]
 
 
+@pytest.mark.parametrize("kind", ["Categorical", "Enum"])
+def test_categories_of_polars(kind: str) -> None:
+    polars = pytest.importorskip("polars", reason="NOT TESTED: polars is not installed")
+    dtype = polars.Categorical if kind == "Categorical" else polars.Enum(["a", "b", "t = 'a'"])
+
+    def frame(**columns: Any) -> Any:
+        return polars.DataFrame({name: polars.Series(values, dtype=dtype) for name, values in columns.items()})
+
+    for index in (Index({"t": "string"}), open_index()):
+        assert index.load(frame(id=["a", "b"], where=["t = 'a'"] * 2)).loaded == 2
+        assert sorted(index.unsubscribe_many(frame(id=["b", None])["id"].to_arrow()) for _ in "ab") == [0, 1]
+        assert index.match_batch(frame(t=["a", "b", None])).to_lists() == [["a"], [], []]
+        assert not index.check(frame(t=["a"]))
+    wide = Index({"t": "string"})
+    wide.load(frame(id=["a"], t_low=["a"], t_high=["b"]))
+    assert wide.match({"t": "b"}) == ["a"]
+    nested = Index({"l": "string[]", "o": {"t": "string"}})
+    nested.subscribe(1, "ANY(l) = 'a' AND o.t = 'b'")
+    columns = {
+        "l": polars.Series([["a", "b"], None], dtype=polars.List(dtype)),
+        "o": polars.Series([{"t": "b"}] * 2, dtype=polars.Struct({"t": dtype})),
+    }
+    assert nested.match_batch(polars.DataFrame(columns)).to_lists() == [[1], []]
+
+
+def encodings(plain: pa.Array) -> list[Any]:
+    """The same column in all ways in which Arrow may write it."""
+    views = [plain.cast(pa.string_view())] if pa.types.is_string(plain.type) else []
+    rows = pa.array(range(len(plain)), pa.uint8())
+    codes = [pa.DictionaryArray.from_arrays(rows, one) for one in (plain, *views)]
+    ends = pa.array(range(1, len(plain) + 1), pa.int32())
+    runs = [pa.RunEndEncodedArray.from_arrays(ends, one) for one in (plain, *views, *codes)]
+    found = [plain, *views, *codes, *runs]
+    assert all(one.to_pylist() == plain.to_pylist() for one in found)
+    return [*found, *(pa.chunked_array([one.slice(0, 1), one.slice(1)]) for one in found)]
+
+
+@pytest.mark.parametrize("name", SCHEMA)
+def test_a_column_means_the_same_in_all_encodings(index: Index, name: str) -> None:
+    rest = table().drop_columns([name])
+    for column in encodings(table()[name].combine_chunks()):
+        given = rest.append_column(name, column)
+        assert [sorted(ids) for ids in index.match_batch(given).to_lists()] == [sorted(ids) for ids in WANTED]
+        one_by_one = open_index()
+        for id, where in WHERE.items():
+            one_by_one.subscribe(id, where)
+        assert [sorted(ids) for ids in one_by_one.match_batch(given).to_lists()] == [sorted(ids) for ids in WANTED]
+
+
+def test_subscriptions_in_all_encodings() -> None:
+    wheres, ids = (encodings(pa.array(texts)) for texts in (["s = 'x'", "s > 'y'"], ["a", "b"]))
+    for id, where in zip(ids, wheres, strict=True):
+        index = Index({"s": "string"})
+        assert index.load(pa.table({"id": id, "where": where})).loaded == 2
+        assert [index.match({"s": text}) for text in "xz"] == [["a"], ["b"]]
+        assert index.unsubscribe_many(id) == 2
+
+
+def test_a_column_of_bytes_is_refused(index: Index) -> None:
+    views = pa.array([b"Paris"], pa.binary_view())
+    for column in (views, pa.DictionaryArray.from_arrays(pa.array([0]), views)):
+        for name in SCHEMA:
+            with pytest.raises(TableError, match=rf"column '{name}': a column of \S*binary\S* is not a column of"):
+                index.match_batch(pa.table({name: column}))
+
+
 @dataclass
 class Item:
     sku: str
@@ -430,9 +496,12 @@ def test_matches_go_out_as_arrow(index: Index) -> None:
     wanted = [{"event": n, "subscription": id} for n, ids in enumerate(WANTED) for id in ids]
     assert pa.table(found).to_pylist() == wanted
     assert pa.RecordBatchReader.from_stream(found).read_all().to_pylist() == wanted
+    assert found.to_lists() == WANTED
+    assert found.to_list_array().to_pylist() == WANTED
     empty = index.match_batch([])
     assert isinstance(empty, Matches)
     assert pa.table(empty).num_rows == 0
+    assert empty.to_lists() == empty.to_list_array().to_pylist() == []
 
 
 def test_matches_as_pandas(index: Index) -> None:

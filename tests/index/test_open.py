@@ -186,11 +186,11 @@ def test_tables_and_loads() -> None:
         {"price": 5, "order": {"city": None}, "s": "x", "more": []},
     ]
     wanted = [[1, 2, 3], [], [3]]
-    assert [sorted(ids) for ids in index.match_batch(pa.Table.from_pylist(rows)).to_lists().to_pylist()] == wanted
-    assert [sorted(ids) for ids in index.match_batch(rows).to_lists().to_pylist()] == wanted
+    assert [sorted(ids) for ids in index.match_batch(pa.Table.from_pylist(rows)).to_lists()] == wanted
+    assert [sorted(ids) for ids in index.match_batch(rows).to_lists()] == wanted
     images = pa.Table.from_pylist([{"old": {"price": 1}, "new": {"price": 11}}])
     index.subscribe(4, "OLD.price < price")
-    assert sorted(index.match_batch(images).to_lists().to_pylist()[0]) == [1, 4]
+    assert sorted(index.match_batch(images).to_lists()[0]) == [1, 4]
     bad = index.load(pa.table({"id": [5, 6], "where": ["a >", "a = 1"]}), on_error="return")
     assert (bad.loaded, [row for row, _ in bad.errors]) == (1, [0])
     with pytest.raises(HitboxError):
@@ -244,9 +244,9 @@ def test_loads_of_random_documents(seed: int, tmp_path: Path) -> None:
             single.subscribe(id, texts[id])
     index.save(tmp_path)
     events = [nested(rng, random_image(rng)) for _ in range(30)]
-    wanted = [sorted(ids) for ids in declared.match_batch(events).to_lists().to_pylist()]
+    wanted = [sorted(ids) for ids in declared.match_batch(events).to_lists()]
     for one in (index, single, Index.open(tmp_path)):
-        assert [sorted(ids) for ids in one.match_batch(events).to_lists().to_pylist()] == wanted
+        assert [sorted(ids) for ids in one.match_batch(events).to_lists()] == wanted
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", hitbox.HitboxWarning)
         index.load(pa.table({"id": list(texts)[:50], "where": list(texts.values())[50:100]}))
@@ -396,13 +396,13 @@ def test_every_null_in_place_of_a_list_is_a_null_list() -> None:
     for null in nulls:
         event = {"x": null, "o": {"x": null}}
         assert sorted(index.match(event)) == wanted, null
-        assert sorted(index.match_batch([event, event]).to_lists()[1].as_py()) == wanted, null
+        assert sorted(index.match_batch([event, event]).to_lists()[1]) == wanted, null
         for where in index:
             assert index.explain(event, where).matched == (where in wanted), (null, where)  # type: ignore[union-attr]
     for type_ in (pa.timestamp("us"), pa.date32(), pa.float64(), pa.string(), pa.list_(pa.string())):
         column = pa.nulls(1, type_)
         found = index.match_batch(pa.table({"x": column, "o": pa.StructArray.from_arrays([column], ["x"])}))
-        assert sorted(found.to_lists()[0].as_py()) == wanted, type_
+        assert sorted(found.to_lists()[0]) == wanted, type_
 
 
 @pytest.mark.parametrize("schema", [None, {"y": "int"}])
@@ -416,7 +416,7 @@ def test_every_null_in_place_of_an_image_is_no_image(schema: Any) -> None:
         came, went = {"old": null, "new": {"y": 1}}, {"old": {"y": 1}, "new": null}
         assert index.match(came) == ["came"], null
         assert index.match(went) == ["went"], null
-        assert index.match_batch([came, went]).to_lists().to_pylist() == [["came"], ["went"]], null
+        assert index.match_batch([came, went]).to_lists() == [["came"], ["went"]], null
 
 
 def test_a_field_called_old_that_is_ignored_may_be_nan() -> None:

@@ -177,6 +177,19 @@ def test_a_change_that_is_named_leads_to_a_match(where: str, price: float, budge
     assert str(found).splitlines()[-1] == f"nearest change: {wanted or 'none is known that leads to a match'}"
 
 
+@pytest.mark.parametrize("where", ["a > 7", "a > b", "ANY(tags) = 'x'", "tags IS NOT NULL"])
+def test_the_value_of_a_change_is_one_of_the_event(where: str) -> None:
+    """None for null and for missing, and a text that tells them apart."""
+    for schema in (SCHEMA, None):
+        index = hitbox.Index(schema)
+        index.subscribe(1, where)
+        for event, missing in (({"a": None, "tags": None}, False), ({}, True)):
+            (change,) = index.explain(event, 1).changes  # type: ignore[union-attr]
+            assert change.value is None
+            assert change.missing is missing
+            assert str(change).partition(": ")[2].startswith("missing -> " if missing else "NULL -> ")
+
+
 def test_infinities() -> None:
     schema = Schema({"f": "float", "g": "float"})
     inf = float("inf")

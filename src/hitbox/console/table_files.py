@@ -16,6 +16,7 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 
+from hitbox.encoding.codecs import is_list_type, is_text, plain_type
 from hitbox.encoding.schema import Schema
 from hitbox.errors import SchemaError, TableError
 from hitbox.index.matches import Matches
@@ -70,7 +71,7 @@ def write_matches(path: str | os.PathLike[str], matches: Matches) -> None:
     """CSV: one row per match. JSON lines and Parquet: one row per event, with a list of ids."""
     file = Path(path)
     ending = file.suffix.lower()
-    lists = pa.table({"event": pa.array(range(len(matches)), pa.int64()), "subscriptions": matches.to_lists()})
+    lists = pa.table({"event": pa.array(range(len(matches)), pa.int64()), "subscriptions": matches.to_list_array()})
     try:
         if ending == ".csv":
             pyarrow.csv.write_csv(matches.to_table(), file)
@@ -131,14 +132,13 @@ def infer_schema(events: pa.Table) -> Schema:
 
 def _type_of(kind: pa.DataType) -> Any:
     """As Schema takes it: a mapping for objects, a list for lists; None for types that are not supported."""
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
+    kind = plain_type(kind)
     if pa.types.is_struct(kind) and sorted(field.name for field in kind) == ["high", "low"]:
         kind = kind.field("low").type
     if pa.types.is_struct(kind):
         fields = {field.name: _type_of(field.type) for field in kind}
         return {name: one for name, one in fields.items() if one}
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    if is_list_type(kind):
         inner = _type_of(kind.value_type)
         return None if not inner or isinstance(inner, list) else [inner]
     if pa.types.is_boolean(kind):
@@ -149,6 +149,6 @@ def _type_of(kind: pa.DataType) -> Any:
         return "float"
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return "timestamp"
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+    if is_text(kind):
         return "string"
     return None

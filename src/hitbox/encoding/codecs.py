@@ -449,7 +449,7 @@ class StringCodec(Codec):
         try:
             return self.attempt(array)[0]
         except ValueProblem:
-            bad = unsound(array) if is_text(_kind(array)) else None
+            bad = unsound(array) if is_text(plain_type(array.type)) else None
             if bad is None:
                 raise
             row = int(np.argmax(bad))
@@ -463,13 +463,13 @@ class StringCodec(Codec):
 
     def attempt(self, array: pa.Array) -> tuple[I64, Mask | None]:
         array = decoded(array) if _is_uuid(array.type) else array
-        kind = _kind(array)
+        kind = plain_type(array.type)
         if pa.types.is_null(kind):
             return np.full(len(array), MISSING, np.int64), None
         if not is_text(kind):
             raise ValueProblem(f"a column of {kind} is not a column of texts; {self.takes}")
-        if pa.types.is_string_view(kind) or pa.types.is_run_end_encoded(array.type):
-            array = _text(array)
+        if pa.types.is_run_end_encoded(array.type):
+            array = plain_texts(array)
         return self.dictionary.column(array), None
 
     def swapped(self, low: pa.Array, high: pa.Array, first: I64, last: I64) -> Mask:
@@ -478,7 +478,7 @@ class StringCodec(Codec):
         same = (first == last) & (first % 2 != 0)
         if same.any():
             few = pa.array(same)
-            ends = (_text(array).filter(few).cast(pa.large_binary()) for array in (low, high))
+            ends = (plain_texts(array).filter(few).cast(pa.large_binary()) for array in (low, high))
             found[same] = pc.greater(*ends).to_numpy(zero_copy_only=False)
         return found
 
@@ -607,16 +607,31 @@ def is_list_type(kind: pa.DataType) -> bool:
 
 
 def decoded(array: Any) -> pa.Array:
-    """A column as one array of plain values: without chunks, dictionary or run lengths, and with UUIDs as texts."""
-    if pa.types.is_run_end_encoded(array.type):
-        array = pc.run_end_decode(array)
-    if pa.types.is_dictionary(array.type):
-        array = array.cast(array.type.value_type)
+    """A column as one array of plain values: without chunks, dictionaries, run lengths or views, for which Arrow lacks
+    many functions; UUIDs as texts."""
+    kind = array.type
     if isinstance(array, pa.ChunkedArray):
-        array = array.chunk(0) if array.num_chunks == 1 else pa.concat_arrays([pa.nulls(0, array.type), *array.chunks])
-    if _is_uuid(array.type):
-        array = pa.array([None if one is None else str(one) for one in array.to_pylist()], pa.string())
+        parts = [decoded(chunk) for chunk in array.chunks] or [decoded(pa.nulls(0, kind))]
+        return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+    if pa.types.is_run_end_encoded(kind):
+        whole = pa.RunEndEncodedArray.from_arrays(array.run_ends, decoded(array.values))
+        return pc.run_end_decode(whole.slice(array.offset, len(array)))
+    if pa.types.is_dictionary(kind):
+        return decoded(array.dictionary).take(array.indices)
+    if pa.types.is_string_view(kind):
+        return array.cast(pa.large_string())
+    if pa.types.is_binary_view(kind):
+        return array.cast(pa.large_binary())
+    if _is_uuid(kind):
+        return pa.array([None if one is None else str(one) for one in array.to_pylist()], pa.string())
     return array
+
+
+def plain_texts(column: Any) -> pa.Array:
+    """A column of texts, however they are encoded, as one plain array."""
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    parts = [decoded(chunk).cast(pa.large_string()) for chunk in chunks]  # before they are one, which may be over 2 GB
+    return parts[0] if len(parts) == 1 else pa.concat_arrays([pa.array([], pa.large_string()), *parts])
 
 
 def python_values(column: Any, fields: Schema | None = None, above: str = "") -> list[Any]:
@@ -655,7 +670,7 @@ def python_values(column: Any, fields: Schema | None = None, above: str = "") ->
 
 def unsound(column: Any) -> Mask | None:
     """Which texts of a column are not UTF-8 or hold NUL; None where all are sound."""
-    array = _text(column)
+    array = plain_texts(column)
     try:
         array.validate(full=True)
         data = array.buffers()[2]
@@ -673,15 +688,11 @@ def _is_sound(raw: bytes) -> bool:
         return False
 
 
-def _text(column: Any) -> pa.Array:
-    column = pc.run_end_decode(column) if pa.types.is_run_end_encoded(column.type) else column
-    return decoded(column.cast(_kind(column)).cast(pa.large_string()))
-
-
-def _kind(column: Any) -> pa.DataType:
-    """The type of the values, however they are encoded."""
-    kind = column.type
-    return kind.value_type if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind) else kind
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type of the values in a column, however they are encoded."""
+    while pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        kind = kind.value_type
+    return kind
 
 
 def _is_uuid(kind: pa.DataType) -> bool:

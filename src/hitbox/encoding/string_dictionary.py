@@ -166,6 +166,8 @@ class Dictionary:
             return np.concatenate(parts) if parts else np.zeros(0, np.int64)
         if pa.types.is_dictionary(array.type):
             return _spell_out(self.column(array.dictionary), array.indices)
+        if pa.types.is_string_view(array.type):  # Arrow lacks functions for views
+            array = array.cast(pa.large_string())
         if len(array) * 8 < len(self):  # too few to pay for a hash table over the whole dictionary
             few = pc.dictionary_encode(array)
             return _spell_out(self._look_up(few.dictionary), few.indices)

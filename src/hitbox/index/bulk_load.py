@@ -23,7 +23,17 @@ from hitbox import language
 from hitbox.concurrency.interruptible import interruptible
 from hitbox.encoding import arrow_compute as pc
 from hitbox.encoding.arrays import DEFAULT_PRIORITY, HIGHEST, I64, LEVELS, LOWEST, MISSING, Boxes
-from hitbox.encoding.codecs import Codec, GridCodec, IntCodec, decoded, is_text, python_values, unsound
+from hitbox.encoding.codecs import (
+    Codec,
+    GridCodec,
+    IntCodec,
+    decoded,
+    is_text,
+    plain_texts,
+    plain_type,
+    python_values,
+    unsound,
+)
 from hitbox.encoding.events import attempt_keys, event_keys
 from hitbox.encoding.keys import Derived, Keys
 from hitbox.encoding.schema import Schema
@@ -100,7 +110,7 @@ class Draft:
         for name in schema.names if wide else self.information:
             for column in _ends(self.table, schema, name, wide) if schema[name].type == "string" else ():
                 if is_text(column.type):
-                    texts = _text(column).filter(good).drop_null()
+                    texts = plain_texts(column).filter(good).drop_null()
                     found.setdefault(schema.number(name), []).append(texts)
         return {number: _distinct(parts) for number, parts in found.items()}
 
@@ -389,11 +399,9 @@ def _sound(table: pa.Table, schema: Schema, errors: dict[int, str]) -> pa.Table:
     wanted = {"id", "where", *strings, *(f"{name}_{end}" for name in strings for end in ("low", "high"))}
     for column in sorted(wanted & set(table.column_names)):
         values = table[column]
-        values = pc.run_end_decode(values) if pa.types.is_run_end_encoded(values.type) else values
-        kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
-        if not is_text(kind):
+        if not is_text(plain_type(values.type)):
             continue
-        texts = _text(values.cast(kind))
+        texts = plain_texts(values)
         bad = unsound(texts)
         if bad is not None:
             for row in np.flatnonzero(bad).tolist():
@@ -556,7 +564,3 @@ def _check_wide(table: pa.Table, schema: Schema) -> None:
                 raise TableError(f"column {column!r} is a column of {kind}, not of texts")
     if not known & set(table.column_names):
         raise TableError("the table has neither a column 'where' nor bounds like 'price_low' and 'price_high'")
-
-
-def _text(column: pa.ChunkedArray) -> pa.Array:
-    return pa.concat_arrays([pa.array([], pa.large_string()), *column.cast(pa.large_string()).chunks])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -41,8 +42,13 @@ class Matches:
         events = np.repeat(np.arange(len(self)), self.counts)
         return pa.table({"event": events, "subscription": self.ids})
 
-    def to_lists(self) -> pa.Array:
-        """One list of ids an event."""
+    def to_lists(self) -> list[list[Any]]:
+        """One list of ids per event."""
+        ids = self.ids.to_pylist()
+        return [ids[start:end] for start, end in itertools.pairwise(self.offsets.tolist())]
+
+    def to_list_array(self) -> pa.Array:
+        """One list of ids per event, as an Arrow array."""
         return pa.LargeListArray.from_arrays(pa.array(self.offsets), self.ids)
 
     def to_pandas(self) -> Any:

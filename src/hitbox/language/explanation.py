@@ -24,7 +24,7 @@ import numpy as np
 
 from hitbox.encoding.arrays import HIGHEST, LOWEST, MISSING
 from hitbox.encoding.codecs import Codec
-from hitbox.encoding.documents import ABSENT, lookup
+from hitbox.encoding.documents import lookup
 from hitbox.encoding.values import is_missing
 from hitbox.language.expressions import fold
 from hitbox.language.normal import Term
@@ -286,7 +286,7 @@ def _change(term: Term, number: int, facts: Facts, edges: Edges) -> Miss:
         unlike = [leaf for leaf in rest if nearest is None or not leaf_truth(leaf, nearest)]
     wanted += [leaf_words(leaf) for leaf in unlike]
     trials = partial(_set_trials, term, number, facts, nearest, rest)
-    return Miss((Change(name, value, " and ".join(wanted), None if unlike else nearest, trials),), far)
+    return Miss((Change.of(name, value, " and ".join(wanted), None if unlike else nearest, trials),), far)
 
 
 def _set_trials(term: Term, number: int, facts: Facts, nearest: object, rest: Sequence[Leaf]) -> tuple[Trial, ...]:
@@ -367,8 +367,6 @@ def reason_dict(root: Reason) -> dict[str, Any]:
 def _json(value: object) -> Any:
     if isinstance(value, Place):
         return {"lat": _json(value.lat), "lon": _json(value.lon)}
-    if value is ABSENT:
-        return None
     if isinstance(value, tuple):
         return {"low": _json(value[0]), "high": _json(value[1])}
     if isinstance(value, list):

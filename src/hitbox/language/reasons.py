@@ -11,12 +11,11 @@ list, the element that comes nearest counts.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -72,7 +71,8 @@ KINDS = {"number": "number", "string": "text", "bool": "bool", "timestamp": "tim
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A value that would have to be different: `wanted` in words, `nearest` as a value if there is one.
+    """A value that would have to be different: `wanted` in words, `nearest` as a value if there is one. `missing`: the
+    event does not even have the attribute; `value` is None then, as for NULL.
 
     Before anybody is told, it is tried with `trials()`; without any, `condition` is taken to hold (trials.py).
     """
@@ -81,11 +81,25 @@ class Change:
     value: object
     wanted: str
     nearest: object = None
+    missing: bool = False
     trials: Callable[[], tuple[Trial, ...]] = field(default=tuple, repr=False, compare=False)
     condition: Node | None = field(default=None, repr=False, compare=False)
 
+    @classmethod
+    def of(
+        cls,
+        attribute: str,
+        found: Any,
+        wanted: str,
+        nearest: object = None,
+        trials: Callable[[], tuple[Trial, ...]] = tuple,
+        condition: Node | None = None,
+    ) -> Self:
+        """`found`: the value that the event has, or ABSENT."""
+        return cls(attribute, _plain(found), wanted, nearest, found is ABSENT, trials, condition)
+
     def __str__(self) -> str:
-        return f"{self.attribute}: {show(self.value)} -> {self.wanted}"
+        return f"{self.attribute}: {'missing' if self.missing else show(self.value)} -> {self.wanted}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,7 +385,7 @@ class View:
                 1.0 if value is ABSENT or value is None else min((_gap(value, end) for end in node.values), default=1.0)
             )
             return Miss(
-                (Change(node.name, value, leaf_words(node), None, partial(leaf_trials, node, value), node),), far
+                (Change.of(node.name, value, leaf_words(node), None, partial(leaf_trials, node, value), node),), far
             )
         if test_truth(node, self.scope):
             return Miss()
@@ -390,10 +404,8 @@ class View:
         if subject is None:
             return Miss((Change(str(test), None, "true"),), 1.0)
         wanted, nearest, far = self._wanted(test, value)
-        scope = copy(self.scope)
-        scope.elements = list(scope.elements)
-        trials = partial(self._trials, test, nearest, scope)
-        return Miss((Change(subject, value, wanted, nearest, trials, test),), far)
+        trials = partial(self._trials, test, nearest, self.scope.copied())
+        return Miss((Change.of(subject, value, wanted, nearest, trials, test),), far)
 
     def _trials(self, test: Test, nearest: Any, scope: Scope) -> tuple[Trial, ...]:
         """New values of what a test looks at first, with which it holds; none if no such value is known."""
@@ -474,9 +486,9 @@ class View:
         if several is None or several is ABSENT or not several:
             a_list = several is None or several is ABSENT
             least = Miss(
-                (Change(str(name), several, "a list with such an element"),), 1.0, self._has_such(node, telling)
+                (Change.of(str(name), several, "a list with such an element"),), 1.0, self._has_such(node, telling)
             )
-            most = Miss((Change(str(name), several, "a list"),), 1.0) if a_list else Miss()
+            most = Miss((Change.of(str(name), several, "a list"),), 1.0) if a_list else Miss()
         else:
             both = self._of_elements(node, several)
             least = self._one_of(node, several, [one if telling else other for one, other in both], telling)

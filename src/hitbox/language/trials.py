@@ -8,7 +8,6 @@ whatever else looks at the same attributes counts as unknown; so what is still t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -129,8 +128,7 @@ def with_values(scope: Scope, trial: Trial) -> Scope:
     """A scope in which some places have other values."""
     if not trial:
         return scope
-    found = copy(scope)
-    found.elements = list(scope.elements)
+    found = scope.copied()
     for (level, name), value in trial.items():
         if not level:
             old = found.values.old if isinstance(found.values, Document) else None

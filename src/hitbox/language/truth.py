@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -65,9 +66,7 @@ class Scope:
         self, schema: Schema, values: Mapping[str, object], now: datetime | None = None, steps: Steps | None = None
     ):
         self.steps = Steps() if steps is None else steps
-        self._lists: dict[
-            ListPath, list[Any] | None
-        ] = {}  # those of the event, which inner lists ask for again and again
+        self._lists: dict[ListPath, list[Any] | None] = {}  # of the event: inner lists ask for them again and again
         self._schema, self.values, self._now = schema, values, now
         self.is_open = schema.is_open
         old = values.old if isinstance(values, Document) else None
@@ -79,6 +78,12 @@ class Scope:
             old = self.values.old
         self.old: Mapping[str, object] = {} if old is None else old
         self.elements: list[Any] = []
+
+    def copied(self) -> Scope:
+        """One of its own, for other values."""
+        found = copy(self)
+        found.elements, found._lists = list(self.elements), {}
+        return found
 
     @property
     def now(self) -> datetime:
