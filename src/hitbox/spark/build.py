@@ -106,8 +106,7 @@ def build(
     Parameters
     ----------
     subscriptions: a DataFrame, or the path of a Parquet table, which tasks read without Spark: several times faster
-    schema: without it the types follow from the columns of the wide layout, and otherwise from the predicates, as in an
-        Index without a schema: events may have any columns, but with a schema they are matched many times quicker
+    schema: without it types follow from the columns of the wide layout, or from predicates; with it, many times quicker
     compact: smaller parts, which may take longer to match (see docs/performance.md); later changes keep it
     parts: how many parts are built in parallel (default: a power of two, with at most 1.4 million subscriptions each)
     latest_by: the column that decides which of several rows with one id counts
