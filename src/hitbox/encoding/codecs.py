@@ -51,6 +51,7 @@ LONGEST = 2**62
 UNITS = {"s": 10**6, "ms": 10**3, "us": 1, "day": 86_400 * 10**6}
 
 DAY = 86_400 * 10**6
+NOT_UTF8 = "the text is not UTF-8"
 F64 = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
@@ -120,6 +121,8 @@ class Codec(ABC):
             self.normal(python_values(array[row : row + 1], self.fields)[0])
         except ValueProblem as problem:
             return str(problem)
+        except UnicodeDecodeError:
+            return NOT_UTF8
         return f"the value does not fit; {self.takes}"
 
     def native(self) -> tuple[Any, ...]:
@@ -445,22 +448,6 @@ class StringCodec(Codec):
         key = self.key(literal)  # a string without a label has the odd key of its gap
         return key - 1, key + 1
 
-    def column(self, array: pa.Array) -> I64:
-        try:
-            return self.attempt(array)[0]
-        except ValueProblem:
-            bad = unsound(array) if is_text(plain_type(array.type)) else None
-            if bad is None:
-                raise
-            row = int(np.argmax(bad))
-            raise BadRow(row, self.problem(array, row)) from None
-
-    def problem(self, array: pa.Array, row: int) -> str:
-        try:
-            return super().problem(array, row)
-        except UnicodeDecodeError:
-            return "the text is not UTF-8"
-
     def attempt(self, array: pa.Array) -> tuple[I64, Mask | None]:
         array = decoded(array) if _is_uuid(array.type) else array
         kind = plain_type(array.type)
@@ -470,7 +457,13 @@ class StringCodec(Codec):
             raise ValueProblem(f"a column of {kind} is not a column of texts; {self.takes}")
         if pa.types.is_run_end_encoded(array.type):
             array = plain_texts(array)
-        return self.dictionary.column(array), None
+        try:
+            return self.dictionary.column(array), None
+        except ValueProblem:
+            bad = unsound(array)
+            if bad is None:
+                raise
+            return self.dictionary.column(pc.if_else(pa.array(bad), None, plain_texts(array))), bad
 
     def swapped(self, low: pa.Array, high: pa.Array, first: I64, last: I64) -> Mask:
         """Two strings without labels may share a key: the strings themselves are compared."""
@@ -517,7 +510,7 @@ class ListCodec(Codec):
             raise ValueProblem(f"a column of {kind} is not a column of lists; {self.takes}")
         _check_elements(self._attribute, kind.value_type)
         bad = np.zeros(len(array), bool)
-        for row, value in enumerate(python_values(array, self.fields)):
+        for row, value in enumerate(_readable(array, self.fields)):
             try:
                 self.normal(value)
             except ValueProblem:
@@ -567,6 +560,7 @@ PLAIN: dict[str, Callable[[], Codec]] = {
 }
 """The codecs of attributes without a grid."""
 
+UNREADABLE = object()
 FLOAT64, INT64 = struct.Struct("<d"), struct.Struct("<q")
 
 
@@ -668,6 +662,16 @@ def python_values(column: Any, fields: Schema | None = None, above: str = "") ->
     return plain_values
 
 
+def _readable(array: pa.Array, fields: Schema | None = None) -> list[Any]:
+    """The values of a column one by one; what is not UTF-8 is UNREADABLE, which fits nowhere."""
+    try:
+        return python_values(array, fields)
+    except UnicodeDecodeError:
+        if len(array) == 1:
+            return [UNREADABLE]
+        return [value for row in range(len(array)) for value in _readable(array.slice(row, 1), fields)]
+
+
 def unsound(column: Any) -> Mask | None:
     """Which texts of a column are not UTF-8 or hold NUL; None where all are sound."""
     array = plain_texts(column)
@@ -707,7 +711,7 @@ def _one_by_one(array: pa.Array, convert: Callable[[object], Any], empty: Any = 
     """The keys of a column, converted once per distinct value, and which rows do not fit."""
     coded = array.dictionary_encode()
     found, bad = [], []
-    for value in coded.dictionary.to_pylist():
+    for value in _readable(coded.dictionary):
         try:
             found.append(convert(value))
             bad.append(False)

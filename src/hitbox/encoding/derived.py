@@ -23,10 +23,10 @@ import numpy as np
 
 from hitbox.encoding import events
 from hitbox.encoding.arrays import HIGHEST, I64, MISSING, Points
-from hitbox.encoding.codecs import Codec
+from hitbox.encoding.codecs import NOT_UTF8, Codec
 from hitbox.encoding.documents import ABSENT, Document, Event, lookup
 from hitbox.encoding.keys import Derived, Keys
-from hitbox.errors import ValueProblem
+from hitbox.errors import TableError, ValueProblem
 
 ANY_VALUE = MISSING, HIGHEST
 IMAGES = ("old", "new")
@@ -75,8 +75,8 @@ class Derivation:
                     found[name] = codecs[at].normal(value)
         return found
 
-    def of_table(self, table: Any, points: Points) -> Points:
-        """The points of a table, with the keys of what is derived."""
+    def of_table(self, table: Any, points: Points, first_row: int = 0) -> Points:
+        """The points of a table, with the keys of what is derived; errors count rows from `first_row`."""
         used = list(self._used)
         if not used:
             return points
@@ -87,9 +87,16 @@ class Derivation:
         known: list[dict[Any, tuple[int, int]]] = [{} for _ in wanted]
         low, high, is_open = points.low, points.high, keys.schema.is_open
         for row in range(len(points)):
-            values = events.normal_row(keys, columns, row, names)
-            for (number, one, codec), memo in zip(wanted, known, strict=True):
-                ends = _key(one, codec, values) if is_open else _remembered(one, codec, values, memo)
+            try:
+                values = events.normal_row(keys, columns, row, names)
+                found = [
+                    _key(one, codec, values) if is_open else _remembered(one, codec, values, memo)
+                    for (_, one, codec), memo in zip(wanted, known, strict=True)
+                ]
+            except (ValueProblem, UnicodeDecodeError) as problem:
+                says = NOT_UTF8 if isinstance(problem, UnicodeDecodeError) else str(problem)
+                raise TableError(f"row {first_row + row}: {says}", [(first_row + row, says)]) from None
+            for (number, _, _), ends in zip(wanted, found, strict=True):
                 if ends[0] != ends[1] and high is low:
                     high = low.copy()
                 low[row, number] = ends[0]

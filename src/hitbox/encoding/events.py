@@ -19,12 +19,12 @@ import pyarrow as pa
 
 from hitbox.encoding import arrow_compute as pc
 from hitbox.encoding.arrays import HIGHEST, I64, LOWEST, MISSING, Points
-from hitbox.encoding.codecs import BadRow, Codec, is_list_type, python_values
+from hitbox.encoding.codecs import NOT_UTF8, Codec, Mask, is_list_type, python_values
 from hitbox.encoding.documents import Document, Event, document, flat, images, open_document
 from hitbox.encoding.inputs import as_mapping, tree
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import Schema
-from hitbox.encoding.values import brief, ends_of
+from hitbox.encoding.values import brief, ends_of, is_missing
 from hitbox.errors import TableError, UnknownAttribute, ValueProblem, nearest
 
 AS_THEY_ARE = frozenset([pa.int64(), pa.float64(), pa.bool_(), pa.string(), pa.large_string()])
@@ -170,8 +170,9 @@ def _struct_table(column: Any) -> pa.Table:
     return pa.table(list(fields.values()), names=list(fields))
 
 
-def from_table(keys: Keys, table: pa.Table, first_row: int = 0) -> Points:
-    """One column per attribute; other columns are left alone. Errors count rows from `first_row`."""
+def from_table(keys: Keys, table: pa.Table, first_row: int = 0, bad: Mask | None = None) -> Points:
+    """One column per attribute; other columns are left alone. A value that does not fit is an error, which counts rows
+    from `first_row`; or, with `bad`, its row is marked there, and its keys mean nothing."""
     columns = Columns(keys, table)
     low = _blank(keys, table.num_rows)
     high = low
@@ -180,18 +181,18 @@ def from_table(keys: Keys, table: pa.Table, first_row: int = 0) -> Points:
             continue
         codec, ends = keys.codecs[number], _end_columns(keys, columns, name)
         if ends is not None:
-            first = column_keys(codec, f"{name}_low", ends[0], first_row)
-            last = column_keys(codec, f"{name}_high", ends[1], first_row)
-            _check_intervals(name, codec, ends, first, last, first_row)
+            first = column_keys(codec, f"{name}_low", ends[0], first_row, bad)
+            last = column_keys(codec, f"{name}_high", ends[1], first_row, bad)
+            _check_intervals(name, codec, ends, first, last, first_row, bad)
             high = high.copy() if high is low else high
             low[:, number], high[:, number] = first, last
         elif name in columns:
-            low[:, number] = column_keys(codec, name, columns[name], first_row)
+            low[:, number] = column_keys(codec, name, columns[name], first_row, bad)
             if high is not low:
                 high[:, number] = low[:, number]
     for name, column in columns.old.items() if columns.old is not None else ():
         if name in keys.schema:  # checks its values
-            column_keys(keys.codecs[keys.schema.number(name)], f"old.{name}", column, first_row)
+            column_keys(keys.codecs[keys.schema.number(name)], f"old.{name}", column, first_row, bad)
     return _with_information(keys, low, high)
 
 
@@ -216,17 +217,19 @@ def _end_columns(keys: Keys, columns: Mapping[str, Any], name: str) -> tuple[Any
     return None
 
 
-def column_keys(codec: Codec, name: str, column: Any, first_row: int = 0) -> I64:
-    try:
-        return codec.column(column)
-    except BadRow as problem:
-        row = first_row + problem.row
-        raise TableError(f"column {name!r}, row {row}: {problem.message}", [(row, problem.message)]) from None
-    except ValueProblem as problem:
-        raise TableError(f"column {name!r}: {problem}") from None
+def column_keys(codec: Codec, name: str, column: Any, first_row: int = 0, bad: Mask | None = None) -> I64:
+    """The keys of a column; `bad` as in `from_table`."""
+    found, wrong = attempt_keys(codec, name, column)
+    if wrong is not None and wrong.any():
+        if bad is None:
+            at = int(np.argmax(wrong))
+            row, problem = first_row + at, codec.problem(column, at)
+            raise TableError(f"column {name!r}, row {row}: {problem}", [(row, problem)])
+        bad |= wrong
+    return found
 
 
-def attempt_keys(codec: Codec, name: str, column: Any) -> tuple[I64, Any]:
+def attempt_keys(codec: Codec, name: str, column: Any) -> tuple[I64, Mask | None]:
     """The keys of a column, and which rows do not fit."""
     try:
         return codec.attempt(column)
@@ -297,6 +300,36 @@ def normal_row(keys: Keys, table: pa.Table | Columns, row: int, only: frozenset[
             if value is not None or all(parent[row].is_valid for parent in columns.parents[name]):
                 found[name] = value
     return found
+
+
+def row_event(columns: Columns, keys: Keys, row: int) -> tuple[dict[str, Any], str]:
+    """One row of an event table as an event, with the values as they are, whether they fit or not; and what cannot be
+    read of it, which is null there."""
+    new, problem = _row_values(columns, keys, row)
+    if columns.old is None:
+        return new, problem
+    old, other = _row_values(columns.old, keys, row)
+    return {"new": new, "old": old}, problem or other
+
+
+def _row_values(columns: Columns, keys: Keys, row: int) -> tuple[dict[str, Any], str]:
+    found: dict[str, Any] = {}
+    problem, schema = "", keys.schema
+    for name in columns if schema.is_open else schema.with_role("criteria"):
+        ends = None if schema.is_open else _end_columns(keys, columns, name)
+        if ends is None and name not in columns:
+            continue
+        try:
+            if ends is None:
+                value = python_values(columns[name].slice(row, 1), None if schema.is_open else schema[name].fields)[0]
+            else:
+                low, high = (python_values(end.slice(row, 1))[0] for end in ends)
+                value = None if is_missing(low) and is_missing(high) else (low, high)
+        except UnicodeDecodeError:
+            value, problem = None, problem or f"attribute {name!r}: {NOT_UTF8}"
+        if value is not None or all(parent[row].is_valid for parent in columns.parents.get(name, ())):
+            found[name] = value
+    return found, problem
 
 
 def column_values(keys: Keys, columns: Columns, name: str) -> list[Any]:
@@ -373,11 +406,17 @@ def _with_information(keys: Keys, low: I64, high: I64) -> Points:
     return Points(low, high)
 
 
-def _check_intervals(name: str, codec: Codec, ends: tuple[Any, Any], first: I64, last: I64, first_row: int) -> None:
+def _check_intervals(
+    name: str, codec: Codec, ends: tuple[Any, Any], first: I64, last: I64, first_row: int, bad: Mask | None
+) -> None:
     lacking = (first == MISSING) != (last == MISSING)
-    bad = lacking | codec.swapped(*ends, first, last)
-    if bad.any():
-        at = int(np.argmax(bad))
-        what = "lacks one of its ends" if lacking[at] else "has its ends swapped: low comes first"
-        row = first_row + at
-        raise TableError(f"row {row}: the interval on {name!r} {what}", [(row, name)])
+    wrong = lacking | codec.swapped(*ends, first, last)
+    if not wrong.any():
+        return
+    if bad is not None:
+        bad |= wrong
+        return
+    at = int(np.argmax(wrong))
+    what = "lacks one of its ends" if lacking[at] else "has its ends swapped: low comes first"
+    row = first_row + at
+    raise TableError(f"row {row}: the interval on {name!r} {what}", [(row, name)])

@@ -46,7 +46,7 @@ class EventEncoder:
 
     def table(self, table: pa.Table, first_row: int = 0) -> Points:
         """The rows of a table; errors count them from `first_row`."""
-        return self._derivation.of_table(table, events.from_table(self._keys, table, first_row))
+        return self._derivation.of_table(table, events.from_table(self._keys, table, first_row), first_row)
 
     def many(self, some: list[Event], first_row: int = 0) -> Points:
         """A list of events, which nobody changes meanwhile; an error names the event's number, counted from

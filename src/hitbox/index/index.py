@@ -31,6 +31,7 @@ from hitbox.encoding import events, inputs
 from hitbox.encoding.arrays import DEFAULT_PRIORITY, I32, I64, LEVELS, Boxes, Points
 from hitbox.encoding.codecs import decoded, is_text, unsound
 from hitbox.encoding.documents import Event
+from hitbox.encoding.fitting import FOR_EVENTS, check_on_error
 from hitbox.encoding.inputs import as_mapping
 from hitbox.encoding.keys import Derived, Keys
 from hitbox.encoding.schema import OpenSchema, Schema
@@ -38,9 +39,10 @@ from hitbox.encoding.string_dictionary import Relabel, Texts
 from hitbox.encoding.values import brief, forbidden
 from hitbox.engine import Anchored, Engine
 from hitbox.engine.event_encoder import EventEncoder
-from hitbox.errors import HitboxError, NeverMatches, TableError, UnknownSubscription, ValueProblem
+from hitbox.errors import HitboxError, NeverMatches, TableError, TooExpensive, UnknownSubscription, ValueProblem
 from hitbox.index import bulk_load, state
-from hitbox.index.catalog import NO_ROWS, Id, Row, Rows, kind_of, new_id
+from hitbox.index.bad_events import Found, Sorter, Where, in_order, left_out
+from hitbox.index.catalog import ID_TYPES, NO_ROWS, Id, Row, Rows, kind_of, new_id
 from hitbox.index.explain import BothSides, Explained, NearMisses, describe_box, explain_without_values
 from hitbox.index.match_budget import MatchBudget, Report
 from hitbox.index.matches import Matches, Transition
@@ -201,8 +203,7 @@ class Index:
         A row that does not fit is an error that names it, and nothing is loaded; with `on_error="return"` the good
         rows are loaded and the bad ones come back.
         """
-        if on_error not in ("raise", "return"):
-            raise ValueProblem(f"on_error is 'raise' or 'return', not {on_error!r}")
+        check_on_error(on_error)
         draft = bulk_load.read(inputs.subscriptions(table), self.schema, self.limits)
         _refuse(draft.errors, on_error)
         with self._lock.prepare:
@@ -430,22 +431,35 @@ class Index:
     def match_batch(
         self,
         events_: Any,
-        where: str | Sequence[str | None] | None = None,
+        where: Where = None,
         *,
         threads: int = 1,
+        on_error: str = "raise",
         on_expensive: Report | None = None,
         budget: MatchBudget | None = None,
     ) -> Matches:
         """The matches of many events: a table with a column per attribute, or a list of events.
 
         A table is a pyarrow.Table, a pandas or polars DataFrame, a structured NumPy array, or any object with
-        `__arrow_c_stream__`. A subscription that takes too many steps on an event is an error, or with `on_expensive` a
-        report, as for `match`; the problem's `event` is the number of the event.
+        `__arrow_c_stream__`.
+
+        on_error: what happens if a value, or the event's own `where`, does not fit, or if a subscription takes too many
+            steps on an event. "raise": an error that names the first such event. "null": a value that does not fit is
+            null, and what is unknown then does not match. "return": such an event matches nothing. With these two the
+            `errors` of the result list the events, with the reasons.
+        on_expensive: only for subscriptions that take too many steps, as for `match`; the problem's `event` is the
+            number of the event
         """
+        check_on_error(on_error, FOR_EVENTS)
+        if on_error != "raise" and not (on_expensive is None and budget is None):
+            other = "budget" if on_expensive is None else "on_expensive"
+            raise ValueProblem(f"with on_error={on_error!r} the result says what was too expensive: omit `{other}`")
         budget = self._given(on_expensive, budget)
         events_ = inputs.events(events_)
         if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= MOST_THREADS:
             raise ValueProblem(f"threads is a whole number from 1 to {MOST_THREADS}, not {brief(threads)}")
+        if on_error != "raise":
+            return self._match_sorted(events_, where, threads, on_error)[0]
         parts = list(
             self._match_slots(events_, where, threads, lambda slots, ends: self._catalog.ids.take(slots, ends), budget)
         )
@@ -459,12 +473,15 @@ class Index:
     def match_with_priorities(
         self,
         events_: pa.Table | Sequence[Event],
-        where: Sequence[str | None] | None,
+        where: Where,
         threads: int,
         *,
+        on_error: str = "raise",
         budget: MatchBudget | None = None,
-    ) -> tuple[Matches, NDArray[np.uint8]]:
-        """The matches of many events, and the priority of each match."""
+    ) -> Found:
+        """The matches of many events, and the priority of each match. A budget is for on_error="raise"."""
+        if on_error != "raise":
+            return self._match_sorted(events_, where, threads, on_error)
         offsets, ids, priority = [np.zeros(1, np.int64)], [], []
 
         def of(slots: I32, ends: I64) -> tuple[pa.Array, NDArray[np.uint8]]:
@@ -477,10 +494,34 @@ class Index:
         whole = ids[0] if len(ids) == 1 else pa.concat_arrays(ids)
         return Matches(np.concatenate(offsets), whole), np.concatenate(priority)
 
+    def _match_sorted(self, events_: Any, where: Where, threads: int, on_error: str) -> Found:
+        """The matches of those that fit, in slices; on_error is "null" or "return"."""
+        if isinstance(where, str):
+            self._asked(where)  # of no event in particular
+        elif where is not None:
+            where = self._texts_of(where, len(events_))
+        errors: dict[int, str] = {}
+        found: list[Found] = []
+        numbers = [np.zeros(0, np.int64)]
+        for start in range(0, max(1, len(events_)), CHUNK):
+            some = _part(events_, start, start + CHUNK)
+            asked = where if where is None or isinstance(where, str) else where[start : start + CHUNK]
+            with self._lock.read:
+                sort = Sorter(self._keys, self._encoder.one, self._asked, on_error)
+                parts, bad = sort(some, asked, start)
+            errors |= bad
+            for part in parts:
+                budget = MatchBudget(self.limits.match_steps, partial(_note, errors, part.numbers))
+                found.append(self.match_with_priorities(part.events, part.where, threads, budget=budget))
+                numbers.append(part.numbers)
+        kind = ID_TYPES[self._catalog.kind]
+        merged = in_order(found, np.concatenate(numbers), len(events_), kind, errors)
+        return left_out(merged, sorted(errors)) if on_error == "return" else merged
+
     def _match_slots(
         self,
         events_: Any,
-        where: str | Sequence[str | None] | None,
+        where: Where,
         threads: int,
         of: Callable[[I32, I64], T],
         budget: MatchBudget | None,
@@ -508,20 +549,25 @@ class Index:
         if not calls & (SAMPLED - 1) or len(events_) >= FIRST_CHUNK:
             self._recent.note_batch(events_)
 
-    def _filters(self, where: str | Sequence[str | None] | None, count: int) -> Filters:
+    def _filters(self, where: Where, count: int) -> Filters:
         """What each event asks of the subscriptions."""
         if where is None:
             return None
-        if not isinstance(where, Iterable) or getattr(where, "ndim", 1) != 1:  # an array of NumPy may have no length
-            raise ValueProblem(f"`where` is a text, or a list with a text per event, not {brief(where)}")
-        texts = [where] * count if isinstance(where, str) else list(where)
-        if len(texts) != count:
-            raise TableError(f"{len(texts)} texts in `where` for {count} events")
+        texts = self._texts_of(where, count)
         for text in texts:
             if text is not None and not isinstance(text, str):
                 raise ValueProblem(f"`where` of an event is a text or None, not {brief(text)}")
         made = {text: self._asked(text) for text in set(texts) if text is not None}
         return [None if text is None else made[text] for text in texts]
+
+    def _texts_of(self, where: str | Sequence[str | None], count: int) -> list[Any]:
+        """One text per event."""
+        if not isinstance(where, Iterable) or getattr(where, "ndim", 1) != 1:  # an array of NumPy may have no length
+            raise ValueProblem(f"`where` is a text, or a list with a text per event, not {brief(where)}")
+        texts = [where] * count if isinstance(where, str) else list(where)
+        if len(texts) != count:
+            raise TableError(f"{len(texts)} texts in `where` for {count} events")
+        return texts
 
     def _asked(self, where: str) -> Predicate:
         return language.parse(where, self.schema, role="information", limits=self.limits)
@@ -791,6 +837,12 @@ def _part(events_: Any, start: int, end: int) -> Any:
     if start == 0 and end >= len(events_):
         return events_
     return events_.slice(start, end - start) if isinstance(events_, pa.Table) else events_[start:end]
+
+
+def _note(errors: dict[int, str], numbers: I64, problem: TooExpensive) -> None:
+    """A subscription is too expensive on an event of some of a batch, which have these numbers there."""
+    number = int(numbers[problem.event or 0])
+    errors.setdefault(number, str(TooExpensive(problem.id, None, problem.steps)))
 
 
 def _restored(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -17,10 +17,12 @@ from hitbox.errors import MissingExtra
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """The ids that event i matched are `ids[offsets[i]:offsets[i + 1]]`, most urgent first."""
+    """The ids that event i matched are `ids[offsets[i]:offsets[i + 1]]`, most urgent first. `errors`: (number, reason)
+    of the events that did not fit, unless `on_error` is "raise"."""
 
     offsets: I64
     ids: pa.Array
+    errors: list[tuple[int, str]] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

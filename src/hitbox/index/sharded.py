@@ -28,6 +28,7 @@ from hitbox.encoding.schema import Schema
 from hitbox.encoding.string_dictionary import Relabel
 from hitbox.errors import HitboxError
 from hitbox.index import bulk_load, state
+from hitbox.index.bad_events import Found, left_out
 from hitbox.index.catalog import ID_TYPES
 from hitbox.index.index import Index
 from hitbox.index.matches import Matches
@@ -116,17 +117,18 @@ class Shards:
         return sum(map(len, self.parts))
 
     def match_batch(
-        self, events: pa.Table, where: Sequence[str | None] | None = None, *, threads: int = 1
-    ) -> tuple[Matches, NDArray[np.uint8]]:
+        self, events: pa.Table, where: Sequence[str | None] | None = None, *, threads: int = 1, on_error: str = "raise"
+    ) -> Found:
         """The matches of many events, and the priority of each."""
-        found = [part.match_with_priorities(events, where, threads) for part in self.parts]
+        found = [part.match_with_priorities(events, where, threads, on_error=on_error) for part in self.parts]
         if len(found) == 1:
             return found[0]
-        return merged(found, ID_TYPES[self.facts["id_type"]])
+        return merged(found, ID_TYPES[self.facts["id_type"]], on_error)
 
 
-def merged(found: Sequence[tuple[Matches, NDArray[np.uint8]]], kind: pa.DataType) -> tuple[Matches, NDArray[np.uint8]]:
-    """The matches of all parts, event by event, most urgent first."""
+def merged(found: Sequence[Found], kind: pa.DataType, on_error: str = "raise") -> Found:
+    """The matches of all parts, event by event, most urgent first. What does not fit in one part, is too expensive
+    there for example, does not fit."""
     counts = np.stack([matches.counts for matches, _ in found])
     offsets = np.zeros(counts.shape[1] + 1, np.int64)
     np.cumsum(counts.sum(axis=0), out=offsets[1:])
@@ -142,4 +144,6 @@ def merged(found: Sequence[tuple[Matches, NDArray[np.uint8]]], kind: pa.DataType
     if len(priority) and priority.min() != priority.max():
         event = np.repeat(np.arange(counts.shape[1]), counts.sum(axis=0))
         place = place[np.argsort(event * 10 + (9 - priority[place].astype(np.int64)), kind="stable")]
-    return Matches(offsets, ids.take(pa.array(place))), priority[place]
+    errors = {number: reason for matches, _ in reversed(found) for number, reason in matches.errors}
+    whole = Matches(offsets, ids.take(pa.array(place)), sorted(errors.items())), priority[place]
+    return left_out(whole, sorted(errors)) if on_error == "return" else whole

@@ -30,6 +30,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from hitbox.encoding.arrays import Space
+from hitbox.encoding.fitting import check_on_error
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import MAX_ATTRIBUTES, OpenSchema, Schema
 from hitbox.errors import TableError, ValueProblem, counted
@@ -172,8 +173,7 @@ def _checked(
     report: str | None,
 ) -> tuple[Schema, str]:
     """The schema and the kind of the ids; everything that can be wrong is found here, before work starts."""
-    if on_error not in ("raise", "return"):
-        raise ValueProblem(f"on_error is 'raise' or 'return', not {on_error!r}")
+    check_on_error(on_error)
     if (on_error == "return") != (report is not None):
         raise ValueProblem("on_error='return' and report=, the path of the table for bad rows, go together")
     require_whole(parts, "parts", 1)

@@ -40,6 +40,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from hitbox.encoding import array_checks
 from hitbox.encoding.arrays import I64
+from hitbox.encoding.fitting import check_on_error
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import Schema
 from hitbox.encoding.string_dictionary import Relabel
@@ -108,8 +109,7 @@ def apply_changes(
     """
     path = resolve(path)
     check_keep(keep)
-    if on_error not in ("raise", "return"):
-        raise ValueProblem(f"on_error is 'raise' or 'return', not {on_error!r}")
+    check_on_error(on_error)
     require_frame(changes, "changes")
     require_whole(remember, "remember", 0)
     feed = change_feeds.is_feed(changes)
