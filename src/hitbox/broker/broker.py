@@ -38,7 +38,6 @@ from hitbox.broker.delivery.delivery import DeliveryTracker
 from hitbox.broker.delivery.dispatcher import BATCH, AcceptedEvent, Dispatcher
 from hitbox.broker.delivery.expiry import ExpirySearch
 from hitbox.broker.delivery.mailbox import Connection, Mailbox
-from hitbox.broker.delivery.receiver import Receiver
 from hitbox.broker.delivery.target_address import check_literal
 from hitbox.broker.delivery.webhooks import Webhooks
 from hitbox.broker.errors import BadRequest, Conflict, Forbidden, Overloaded, StoreFailed, StoreFull, TooLarge, Unknown
@@ -69,8 +68,8 @@ RECORDS_AHEAD = 8
 """Matched batches whose deliveries may be waiting for the store; at this number matching waits for the store too."""
 ROWS_AHEAD = 500_000
 """Deliveries that may be waiting for the store while the disk is full."""
-Publish = tuple[Sequence[PublishedEvent], list[bytes], asyncio.Future[int], str, Charge | None]
-"""Events, their texts, the number of the first, once it is known, the principal and its quota."""
+Publish = tuple[Sequence[PublishedEvent], list[bytes], asyncio.Future[int], Caller, Charge | None]
+"""Events, their texts, the number of the first, once it is known, who publishes them, and the quota that they used."""
 Group = list[Publish]
 """Publishes that are stored together."""
 T = TypeVar("T")
@@ -350,7 +349,7 @@ class Broker:
                 bodies = await asyncio.to_thread(self._permitted, items, caller)
                 caller.check(PUBLISH)
                 if self.directory.predicates is predicates:  # otherwise rights or the schema changed during the check
-                    return self._accept_checked(items, bodies, caller.name)
+                    return self._accept_checked(items, bodies, caller)
         except HitboxError:
             self.statistics.counts["refused"] += len(items)
             raise
@@ -358,7 +357,7 @@ class Broker:
     def accept_now(self, items: Sequence[PublishedEvent], caller: Caller) -> asyncio.Future[int]:
         """The same for a few events (`are_few`) that are not LARGE, at once."""
         try:
-            return self._accept_checked(items, self._permitted(items, caller), caller.name)
+            return self._accept_checked(items, self._permitted(items, caller), caller)
         except HitboxError:
             self.statistics.counts["refused"] += len(items)
             raise
@@ -370,22 +369,22 @@ class Broker:
         return self.check(items)
 
     def _accept_checked(
-        self, items: Sequence[PublishedEvent], bodies: list[bytes], principal: str
+        self, items: Sequence[PublishedEvent], bodies: list[bytes], caller: Caller
     ) -> asyncio.Future[int]:
-        keys = [key_of(item, principal) for item in items] if self.settings.message_ids else []
+        keys = [key_of(item, caller.name) for item in items] if self.settings.message_ids else []
         if any(keys):
-            return self._accept_once(items, bodies, keys, principal)
-        return self._accept(items, bodies, principal)
+            return self._accept_once(items, bodies, keys, caller)
+        return self._accept(items, bodies, caller)
 
     def _accept_once(
-        self, items: Sequence[PublishedEvent], bodies: list[bytes], keys: Sequence[Key | None], principal: str
+        self, items: Sequence[PublishedEvent], bodies: list[bytes], keys: Sequence[Key | None], caller: Caller
     ) -> asyncio.Future[int]:
         """The same for events with ids. Those that are stored, or about to be, are not stored again."""
         contents = [item.content(body) for item, body in zip(items, bodies, strict=True)]
         found = self.message_ids.sort(items, keys, contents)
         stored = None
         if found.fresh:
-            stored = self._accept([items[at] for at in found.fresh], [bodies[at] for at in found.fresh], principal)
+            stored = self._accept([items[at] for at in found.fresh], [bodies[at] for at in found.fresh], caller)
             fresh = [keys[at] for at in found.fresh], [contents[at] for at in found.fresh]
             self.message_ids.add(*fresh, stored, items[0].delay_seconds is not None)
         self.statistics.counts["repeated"] += len(items) - len(found.fresh)
@@ -405,9 +404,9 @@ class Broker:
         answered.add_done_callback(lambda done: done.cancelled() or done.exception())  # the publisher may have gone
         return answered
 
-    def _accept(self, items: Sequence[PublishedEvent], bodies: list[bytes], principal: str) -> asyncio.Future[int]:
+    def _accept(self, items: Sequence[PublishedEvent], bodies: list[bytes], caller: Caller) -> asyncio.Future[int]:
         accepted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        size = sum(map(len, bodies))
+        size, principal = sum(map(len, bodies)), caller.name
         delayed = items[0].delay_seconds is not None
         if delayed:
             self.delayed.check_accepts(len(items), principal)
@@ -419,7 +418,7 @@ class Broker:
         self.admit_waiting(len(items), size)
         if not self._arrived:  # the others of this turn of the event loop join the group
             asyncio.get_running_loop().call_soon(self._append_soon)
-        self._arrived.append((items, bodies, accepted, principal, charge))
+        self._arrived.append((items, bodies, accepted, caller, charge))
         return accepted
 
     def _admit(self, count: int, size: int, principal: str) -> Charge | None:
@@ -446,11 +445,13 @@ class Broker:
         self._append()
 
     def check_arrived(self) -> None:
-        """The schema has changed: events that wait for the end of the change were checked with the one before."""
+        """The schema has changed: what the publishers of events that wait for the end of the change may publish was
+        checked with the one before, and so were the events."""
         group, self._arrived = self._arrived, []
         for publish in group:
+            items, _, _, caller, _ = publish
             try:
-                self.check(publish[0])
+                self._permitted(items, caller)
             except HitboxError as problem:
                 self._refuse_arrived(publish, problem)
             else:
@@ -472,7 +473,7 @@ class Broker:
         if not group:  # none of them fits a new schema
             return
         bodies = [body for _, some, *_ in group for body in some]
-        principals = [principal for items, _, _, principal, _ in group for _ in items]
+        principals = [caller.name for items, _, _, caller, _ in group for _ in items]
         self.change_barrier.enter_now(len(bodies))
         now = time.time_ns() // 1000
         charges = [charge for *_, charge in group if charge is not None]
@@ -900,15 +901,6 @@ class Broker:
         if subscriber.ephemeral and self.registry.by_name.get(subscriber.name) is subscriber:
             await self.remove_subscriber(subscriber.name)
         self.webhooks.update(mailbox)  # it waited for this connection to end
-
-    @contextlib.contextmanager
-    def watched(self, receiver: Receiver) -> Iterator[None]:
-        """Close a receiver when its caller loses its rights."""
-        watched = self.directory.watch(receiver.caller, receiver.close, receiver.need)
-        try:
-            yield
-        finally:
-            self.directory.unwatch(watched)
 
     def acting_for(self, owner: str) -> Caller:
         return self.directory.acting_for(owner)

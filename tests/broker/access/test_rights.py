@@ -696,6 +696,45 @@ def test_see_and_the_schema(tmp_path: Path) -> None:
     run(damaged())
 
 
+@pytest.mark.parametrize("may", [True, False])
+def test_a_publish_that_waits_for_a_new_schema_is_asked_for_its_right_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, may: bool
+) -> None:
+    """What its principal may publish has changed meanwhile, or stayed as it was."""
+    started, release = threading.Event(), threading.Event()
+    real = SubscriptionRegistry.with_schema
+
+    def slow(registry: SubscriptionRegistry, schema: Schema) -> Any:
+        started.set()
+        assert release.wait(60)
+        return real(registry, schema)
+
+    async def scenario() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            broker, url = await stack.enter_async_context(serving(tmp_path, principals=["root"]))
+            root = await stack.enter_async_context(Client(url, token_of("root")))
+            await root.put_principal("ann", ["publish"], publish="price < 100")
+            token = (await root.create_token("ann"))["token"]
+            monkeypatch.setattr(SubscriptionRegistry, "with_schema", slow)
+            schema = {"attributes": Schema({"price": "float"}).to_json()}
+            changed = asyncio.create_task(root.request("PUT", "/v1/schema", schema))
+            await asyncio.to_thread(started.wait, 60)
+            ann = await stack.enter_async_context(Client(url, token))
+            published = asyncio.create_task(ann.publish({"price": 15.0}))
+            await until(lambda: broker.waiting == 1)
+            await root.put_principal("ann", ["publish"], publish=f"price < {20 if may else 10}")
+            release.set()
+            await changed
+            if may:
+                assert await published == 1
+            else:
+                with pytest.raises(Refused, match="may publish only events with"):
+                    await published
+            assert broker.store.events.rows() == may
+
+    run(scenario())
+
+
 # ---- tokens
 
 
@@ -1248,7 +1287,7 @@ def test_an_event_stream_shows_what_its_caller_may_see(tmp_path: Path) -> None:
             async with s.http.stream("GET", path, headers=given) as found:
                 lines = found.aiter_lines()
                 ids = [line async for line in _first(lines, "id: ", 2)]
-                assert ids == ["id: 1", "id: 3"]
+                assert [id.rpartition("-")[2] for id in ids] == ["1", "3"]
                 await until(lambda: s.broker.statistics.counts["hidden"] == 1)
                 await root.revoke_token(s.tokens["subscribe"].split("_")[1])
                 assert [line async for line in lines if line.startswith("data")][-1] == (

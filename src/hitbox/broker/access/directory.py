@@ -15,8 +15,8 @@ import contextlib
 import hmac
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, Protocol
 
 import msgspec
 
@@ -34,7 +34,7 @@ from hitbox.broker.access.principals import (
     hash_of,
     new_token,
 )  # fmt: skip
-from hitbox.broker.access.rights import SUBSCRIBE, Caller, Need
+from hitbox.broker.access.rights import Caller, Need
 from hitbox.broker.access.usage import PREFIX, Usage
 from hitbox.broker.clock import time
 from hitbox.broker.errors import BadRequest, Conflict, Forbidden, NotAllowed, Unknown
@@ -53,11 +53,18 @@ NO_HASH = hash_of("")
 log = logging.getLogger("hitbox.broker")
 
 
-class Watched:
+class Watched(Protocol):
     """A connection that is closed as soon as its caller loses the right to have it."""
 
-    def __init__(self, caller: Caller, need: Need, close: Callable[[int, str], None]):
-        self.caller, self.need, self.close = caller, need, close
+    caller: Caller
+
+    @property
+    def need(self) -> Need: ...
+
+    def close(self, code: int, reason: str) -> None: ...
+
+    def discard_unsent(self) -> None:
+        """End it at once if it holds something that could not be sent yet."""
 
 
 class Predicates:
@@ -237,14 +244,22 @@ class Directory:
 
     # ---- connections
 
-    def watch(self, caller: Caller, close: Callable[[int, str], None], need: Need = SUBSCRIBE) -> Watched:
-        found = Watched(caller, need, close)
-        self._watched.add(found)
-        self._recheck_in_time(caller)
-        return found
+    @contextlib.contextmanager
+    def watched(self, connection: Watched) -> Iterator[None]:
+        """Close a connection when its caller loses its rights."""
+        self._watched.add(connection)
+        self._recheck_in_time(connection.caller)
+        try:
+            yield
+        finally:
+            self._watched.discard(connection)
 
-    def unwatch(self, watched: Watched) -> None:
-        self._watched.discard(watched)
+    def _discard_unsent(self, principal: str) -> None:
+        """The principal may see other events, or use other names: what could not be sent to its clients yet was checked
+        before that. They connect again, and get what they may have."""
+        for one in list(self._watched):
+            if one.caller.name == principal:
+                one.discard_unsent()
 
     def _recheck(self) -> None:
         """Close the connections of those who have lost their rights."""
@@ -255,6 +270,7 @@ class Directory:
             try:
                 one.caller.check(one.need)
             except NotAllowed as problem:
+                one.discard_unsent()
                 one.close(1008, str(problem))
                 self._watched.discard(one)
             else:
@@ -298,6 +314,8 @@ class Directory:
                 compiled = self.compile(self.registry.schema)
             if before is None or before != given:
                 self.adopt(compiled)
+            if before is None or (before.names, before.see) != (given.names, given.see):
+                self._discard_unsent(name)
             self._recheck()
 
     async def remove_principal(self, writer: Writer, name: str) -> None:

@@ -24,6 +24,9 @@ class Receiver:
         self.close_with = self.close_with or (code, reason)
         self.ended.set()
 
+    def discard_unsent(self) -> None:
+        """End at once if something that was written could not be sent yet: the caller may not have it any more."""
+
     async def next(self, mailbox: Mailbox, most: int = FRAME_COUNT) -> list[Delivery]:
         """Wait for the deliveries to send next; an empty list if the connection was closed or replaced."""
         while deliveries := await self.tracker.next(mailbox, self, most):

@@ -16,7 +16,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 import httpcore
 import msgspec
 
+from hitbox.broker.access.directory import Directory
 from hitbox.broker.access.rights import Caller
 from hitbox.broker.clock import time
 from hitbox.broker.delivery.delivery import DeliveryTracker
@@ -300,6 +301,7 @@ class Host(Protocol):
     """What the webhooks need of the broker."""
 
     closing: bool
+    directory: Directory
     tracker: DeliveryTracker
     mailboxes: dict[int, Mailbox]
     settings: Settings
@@ -309,8 +311,6 @@ class Host(Protocol):
     async def disable_webhook(self, name: str, used: Webhook, reason: str) -> None: ...
 
     def acting_for(self, owner: str) -> Caller: ...
-
-    def watched(self, receiver: Receiver) -> AbstractContextManager[None]: ...
 
 
 class Webhooks:
@@ -350,7 +350,7 @@ class Webhooks:
     async def _serve(self, mailbox: Mailbox, session: WebhookSession) -> None:
         name, wait = mailbox.subscriber.name, 0.0
         try:
-            with self.host.watched(session):
+            with self.host.directory.watched(session):
                 await session.run()
         except NotAllowed as problem:
             if mailbox.webhook_problem != str(problem):  # once, not at every try

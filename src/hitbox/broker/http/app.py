@@ -124,12 +124,11 @@ def application(broker: Broker, access: AccessControl, version: str = "1") -> St
         if connected[principal] >= most:
             raise Overloaded(f"{principal} has {most} connections, which is the maximum")
         connected[principal] += 1
-        watched = broker.directory.watch(made.caller, made.close, made.need)
         try:
-            yield
+            with broker.directory.watched(made):
+                yield
         finally:
             connected[principal] -= 1
-            broker.directory.unwatch(watched)
 
     def connection(session: type[Session] | type[PublishSession]) -> Callable[[WebSocket, Caller], Awaitable[None]]:
         async def connect(socket: WebSocket, caller: Caller) -> None:

@@ -24,7 +24,9 @@ else (control frames, fragments, whatever is invalid) goes to the `websockets` l
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+import fcntl
 import ipaddress
 import logging
 import resource
@@ -32,6 +34,7 @@ import socket
 import struct
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import h11
@@ -64,6 +67,10 @@ TURN_SECONDS = 0.005
 TEXT_FRAME, PONG_FRAME, CONTINUATION, FINAL, MASKED = 0x81, 0x8A, 0, 0x80, 0x80
 PING = b"\x89\x00"
 MOST_CONTROL_BYTES = 125
+DISCARD = struct.pack("ii", 1, 0)
+"""SO_LINGER: what the system has not sent when the connection is closed is thrown away."""
+UNSENT = 0x894B
+"""SIOCOUTQNSD of Linux: how much of what was written to a socket was not sent yet."""
 TOO_LARGE = 431
 """How h11 marks the error of a head that does not end."""
 ACCEPTED_AT_ONCE = 32
@@ -245,8 +252,9 @@ class Config(uvicorn.Config):
         self.ssl = None if self.tls is None else self.tls.context
 
 
-class _StallTimeout(asyncio.Protocol):
-    """Aborts a connection whose client reads nothing for `stall_seconds`. A mixin: it comes before the protocol."""
+class _Unread(asyncio.Protocol):
+    """What to do about a client that does not read: it is aborted after `stall_seconds`, and at once if it may not have
+    any more what it has not read. A mixin: it comes before the protocol. It is `scope["extensions"]["hitbox"]`."""
 
     config: Config
     loop: asyncio.AbstractEventLoop
@@ -274,6 +282,27 @@ class _StallTimeout(asyncio.Protocol):
         if self._stalled is not None:
             self._stalled.cancel()
             self._stalled = None
+
+    def has_unsent(self) -> bool:
+        """Whether some of what was written has not left this machine, as far as it is known."""
+        under_tls = getattr(getattr(self.transport, "_ssl_protocol", None), "_transport", self.transport)
+        if self.transport.get_write_buffer_size() or under_tls.get_write_buffer_size():
+            return True
+        try:
+            return any(fcntl.ioctl(self._socket().fileno(), UNSENT, bytes(4)))
+        except OSError:  # closed, or this system does not tell
+            return False
+
+    def discard_unsent(self) -> None:
+        """Abort the connection if something is unsent, which then never reaches the client."""
+        if self.has_unsent():
+            with contextlib.suppress(OSError):  # closed already
+                self._socket().setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, DISCARD)
+            self.transport.abort()
+
+    def _socket(self) -> socket.socket:
+        found: socket.socket = self.transport.get_extra_info("socket")
+        return found
 
 
 def _read_at_most(transport: Any, size: int) -> None:
@@ -308,7 +337,7 @@ class _Requests(h11.Connection):
             raise h11.RemoteProtocolError("the body has two lengths")
 
 
-class HttpProtocol(_StallTimeout, H11Protocol):
+class HttpProtocol(_Unread, H11Protocol):
     """HTTP/1.1 with limits."""
 
     config: Config
@@ -319,6 +348,10 @@ class HttpProtocol(_StallTimeout, H11Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._awaited = ""
         self._upgraded = False
+        self.app = partial(self._run, self.app)
+
+    async def _run(self, app: Any, scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, "extensions": {"hitbox": self}}, receive, send)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -387,8 +420,8 @@ class HttpProtocol(_StallTimeout, H11Protocol):
         self.transport.close()
 
 
-class WebSocketProtocol(_StallTimeout, WebSocketsSansIOProtocol):
-    """A WebSocket with limits, and a short way for text messages. It is `scope["extensions"]["hitbox"]`."""
+class WebSocketProtocol(_Unread, WebSocketsSansIOProtocol):
+    """A WebSocket with limits, and a short way for text messages."""
 
     config: Config
 

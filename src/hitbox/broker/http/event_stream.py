@@ -37,6 +37,7 @@ from hitbox.broker.clock import time
 from hitbox.broker.delivery.mailbox import Delivery, Mailbox
 from hitbox.broker.delivery.receiver import Receiver
 from hitbox.broker.errors import BadRequest
+from hitbox.broker.http.connections import HttpProtocol
 from hitbox.broker.http.error_responses import close_code, status_of
 from hitbox.broker.http.steps import until_one_ends
 from hitbox.broker.http.websocket import MOST, Window
@@ -85,6 +86,10 @@ class EventStream(Receiver):
         self._written: deque[tuple[float, int]] = deque()
         self._is_stuck = False  # the client has not read enough to take the next delivery
         self._timer: asyncio.TimerHandle | None = None
+        self._line: HttpProtocol
+
+    def discard_unsent(self) -> None:
+        self._line.discard_unsent()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         owner = self.caller.receiver(self.name)
@@ -93,6 +98,7 @@ class EventStream(Receiver):
             await self._begin(send)
             await send({"type": "http.response.body", "body": b""})
             return
+        self._line = scope["extensions"]["hitbox"]
         with self.admit(self):
             mailbox = await self._attach(owner)
             try:

@@ -16,6 +16,7 @@ from hitbox.broker.access.rights import OBSERVE, Caller
 from hitbox.broker.broker import Broker
 from hitbox.broker.clock import time
 from hitbox.broker.errors import NotAllowed
+from hitbox.broker.http.connections import HttpProtocol
 from hitbox.broker.http.routes import shown_figures
 from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.stats import RECENT, Matches
@@ -59,11 +60,16 @@ class LiveStream:
     ):
         self.caller, self._figures, self._wanted, self._headers, self._admit = caller, figures, wanted, headers, admit
         self._ended = False
+        self._line: HttpProtocol
 
     def close(self, code: int, reason: str) -> None:
         self._ended = True  # the page asks again, and is told why
 
+    def discard_unsent(self) -> None:
+        self._line.discard_unsent()
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._line = scope["extensions"]["hitbox"]
         with self._admit(self):
             answer = StreamingResponse(self._lines(), media_type="text/event-stream", headers=self._headers)
             await answer(scope, receive, send)

@@ -82,6 +82,9 @@ class PublishSession:
         self._close_with = code, reason
         self._ended.set()
 
+    def discard_unsent(self) -> None:
+        """Answers to what was published before: its publisher may have them."""
+
     async def run(self) -> None:
         most = (MESSAGE_BYTES.encode(), str(self.broker.settings.max_body_bytes).encode())
         await self.socket.accept(PROTOCOL if PROTOCOL in self.socket.scope["subprotocols"] else None, [most])

@@ -179,6 +179,9 @@ class Session(Receiver):
         self._lookup: asyncio.Future[None] | None = None  # of an acknowledgement; the next message waits for it
         self._ending = Ending(self.ended)
 
+    def discard_unsent(self) -> None:
+        self._line.discard_unsent()
+
     async def run(self) -> None:
         await self.socket.accept(PROTOCOL if PROTOCOL in self.socket.scope["subprotocols"] else None)
         try:
