@@ -337,11 +337,11 @@ def test_a_failure_inside_loses_nothing(tmp_path: Path, monkeypatch: pytest.Monk
             await broker.subscribe("bob", [sub("s", "qty > 0", 9)])
             levels, match = broker.registry.levels, broker.registry.match
 
-            def bad_match(events: Any, where: Any) -> Any:
-                return 1 // 0 if any(event["qty"] == 3 for event in events) else match(events, where)
+            def bad_match(events: Any, *rest: Any) -> Any:
+                return 1 // 0 if any(event["qty"] == 3 for event in events) else match(events, *rest)
 
-            def bad_levels(event: Any, where: Any) -> Any:
-                found = levels(event, where)
+            def bad_levels(event: Any, *rest: Any) -> Any:
+                found = levels(event, *rest)
                 yield next(found)
                 raise ZeroDivisionError
 
@@ -371,8 +371,8 @@ def test_an_event_that_is_matched_again_is_pending_once(tmp_path: Path, monkeypa
             await broker.subscribe("low", [sub("s", "qty > 0", 1)])
             levels = broker.registry.levels
 
-            def only_the_first(event: Any, where: Any) -> Any:
-                yield next(levels(event, where))
+            def only_the_first(event: Any, *rest: Any) -> Any:
+                yield next(levels(event, *rest))
                 raise ZeroDivisionError
 
             monkeypatch.setattr(broker.registry, "match", lambda *_: 1 // 0)
@@ -401,11 +401,11 @@ def test_what_waits_is_matched_together(tmp_path: Path, monkeypatch: pytest.Monk
             low, high = await Listener(broker).attach("low"), await Listener(broker).attach("high")
             match = broker.registry.match
 
-            def counted(events: Any, where: Any) -> Any:
+            def counted(events: Any, *rest: Any) -> Any:
                 groups.append(len(events))
                 if len(groups) == 1:
                     time.sleep(0.02)  # more than a turn of the event loop
-                return match(events, where)
+                return match(events, *rest)
 
             monkeypatch.setattr(broker.registry, "match", counted)
             await broker.publish([item(qty=quantity, city="x") for quantity in range(1, 12)])

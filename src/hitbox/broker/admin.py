@@ -37,24 +37,34 @@ MOST = 2**53
 
 
 def subscriptions(
-    broker: Broker, caller: Caller, shown: str | None, search: str, owner: str, limit: int, offset: int = 0
+    broker: Broker,
+    caller: Caller,
+    shown: str | None,
+    search: str,
+    owner: str,
+    limit: int,
+    offset: int = 0,
+    suspended: bool = False,
 ) -> list[dict[str, Any]]:
     """Subscriptions whose name or predicate contains `search`, whatever the case, of one subscriber or of all that the
-    caller may see: `limit` of them, after the first `offset` ones. `shown`: see `shown_numbers`. In a thread."""
+    caller may see, or those of them that are suspended: `limit`, after the first `offset` ones. `shown`: see
+    `shown_numbers`. In a thread."""
     query = """FROM subscriptions s JOIN subscribers b ON b.number = s.subscriber
                WHERE (:owner = '' OR b.name = :owner)
                AND (:shown IS NULL OR b.number IN (SELECT value FROM json_each(:shown)))
+               AND (NOT :suspended OR (s.subscriber, s.name) IN (SELECT subscriber, name FROM suspended))
                AND (:text = '' OR instr(casefold(b.name, '/', s.name, char(10), wanted), :text))"""
     search = search.casefold()
-    values = {"owner": owner, "text": search, "limit": limit, "offset": offset, "shown": shown}
+    values = {"owner": owner, "text": search, "limit": limit, "offset": offset, "shown": shown, "suspended": suspended}
     columns = f"SELECT b.name, s.name, wanted, priority, about {query} LIMIT :limit OFFSET :offset"
     rows = broker.store.search(columns, values)
-    found = [_subscription(row[0], row[1], row[2], row[3], _about(row[4])) for row in rows]
+    found = [_subscription(broker, row[0], row[1], row[2], row[3], _about(row[4])) for row in rows]
     if len(found) < limit and len(broker.registry.ephemeral_index):
         if offset:
             ((stored,),) = broker.store.search(f"SELECT count(*) {query}", values)
             offset = max(offset - stored, 0)
         matching = _ephemeral_subscriptions(broker, caller, search, owner)
+        matching = (one for one in matching if one["suspended"] or not suspended)
         found += islice(matching, offset, offset + limit - len(found))
     return found
 
@@ -69,7 +79,9 @@ def _ephemeral_subscriptions(broker: Broker, caller: Caller, search: str, owner:
         with contextlib.suppress(UnknownSubscription):  # removed meanwhile
             where = index.where(id)
             if search in f"{id}\n{where}".casefold():
-                yield _subscription(subscriber, name, where, index.priority(id), with_named_ends(index.about(id)))
+                yield _subscription(
+                    broker, subscriber, name, where, index.priority(id), with_named_ends(index.about(id))
+                )
 
 
 def _about(stored: Any) -> Any:
@@ -80,8 +92,10 @@ def _about(stored: Any) -> Any:
         return str(stored)
 
 
-def _subscription(subscriber: str, name: str, where: str, priority: int, about: Any) -> dict[str, Any]:
-    return {"subscriber": subscriber, "name": name, "where": where, "priority": priority, "about": about}
+def _subscription(broker: Broker, subscriber: str, name: str, where: str, priority: int, about: Any) -> dict[str, Any]:
+    suspension = broker.registry.suspensions.get(f"{subscriber}/{name}")
+    found = {"subscriber": subscriber, "name": name, "where": where, "priority": priority, "about": about}
+    return {**found, "suspended": suspension.reason if suspension else ""}
 
 
 class Listed:
@@ -349,18 +363,20 @@ def try_event(broker: Broker, caller: Caller, item: PublishedEvent, limit: int, 
     shown = None if caller.shows_all() else caller.shows_ids_now()
     found: list[dict[str, Any]] = []
     count = 0
-    for level, matched in registry.levels(item.event, item.where):
+    costs = registry.costs()
+    for level, matched in registry.levels(item.event, item.where, costs):
         ids = matched if shown is None else list(filter(shown, matched))
         count += len(ids)
         for id in ids[: max(limit - len(found), 0)]:
             owner, _, name = id.partition("/")
             with contextlib.suppress(UnknownSubscription):  # removed meanwhile
-                found.append(_subscription(owner, name, _index_of(broker, id).where(id), level, {}))
+                found.append(_subscription(broker, owner, name, _index_of(broker, id).where(id), level, {}))
     near = []
     if misses and len(registry.index):
         explanation: Any = registry.index.explain(item.event, where=item.where, misses=misses, among=shown)
         near = [{"id": id, **reason.to_dict(), "text": str(reason)} for id, reason in explanation.misses.items()]
-    return {"count": count, "matches": found, "misses": near}
+    expensive = dict.fromkeys(id for id, _ in costs.ran_out if shown is None or shown(id))
+    return {"count": count, "matches": found, "misses": near, "too_expensive": list(expensive)[:limit]}
 
 
 def explain(broker: Broker, caller: Caller, item: PublishedEvent, id: str) -> dict[str, Any]:
@@ -374,6 +390,9 @@ def explain(broker: Broker, caller: Caller, item: PublishedEvent, id: str) -> di
     subscriber = broker.registry.by_name.get(name)
     if subscriber is not None and subscriber.owner in broker.directory.hidden_from(item.event):
         found |= {"matched": False, "text": f"the owner of {name} may not see this event; otherwise:\n{found['text']}"}
+    suspension = broker.registry.suspensions.get(id)
+    if suspension is not None:
+        found |= {"matched": False, "text": f"{id} is {suspension.text()}; otherwise:\n{found['text']}"}
     return found
 
 

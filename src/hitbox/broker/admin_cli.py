@@ -34,7 +34,7 @@ Every = Annotated[bool, typer.Option("--all", help="All of them, or all of --sub
 Owner = Annotated[str, typer.Option(help="Only those of this subscriber.")]
 
 subscribers = typer.Typer(no_args_is_help=True, help="Subscribers: list, show, change, pause, resume, remove.")
-subscriptions = typer.Typer(no_args_is_help=True, help="Subscriptions: list, remove.")
+subscriptions = typer.Typer(no_args_is_help=True, help="Subscriptions: list, remove, resume.")
 webhooks = typer.Typer(no_args_is_help=True, help="Webhooks of subscribers: set, show, remove.")
 dead = typer.Typer(no_args_is_help=True, help="Dead letters: list, retry, drop.")
 delayed = typer.Typer(no_args_is_help=True, help="Delayed events: list, cancel.")
@@ -215,14 +215,20 @@ def remove_subscriber(
 def list_subscriptions(
     search: Annotated[str, typer.Argument(help="Only those whose name or predicate contains this.")] = "",
     subscriber: Owner = "",
+    suspended: Annotated[
+        bool, typer.Option("--suspended", help="Only those that were too expensive too often.")
+    ] = False,
     limit: Limit = 100,
     as_json: AsJson = False,
     url: Url = HERE,
     token: Token = "",
 ) -> None:
     """List subscriptions with their predicates."""
-    found = ask(url, token, "GET", "/v1/subscriptions", q=search, subscriber=subscriber, limit=limit)
+    query = {"q": search, "subscriber": subscriber, "limit": limit} | ({"suspended": "true"} if suspended else {})
+    found = ask(url, token, "GET", "/v1/subscriptions", **query)
     columns, rows, count = ["subscriber", "name", "priority", "where"], found["subscriptions"], found["count"]
+    if any(one["suspended"] for one in rows):
+        columns.append("suspended")
     output(found, as_json, lambda: listing(columns, rows, count, "subscription", "subscriptions"))
 
 
@@ -237,6 +243,19 @@ def remove_subscription(
     """Remove a subscription. Deliveries that wait already are kept."""
     ask(url, token, "DELETE", f"{_path(subscriber)}/subscriptions/{quote(name, safe='')}")
     output({"removed": f"{subscriber}/{name}"}, as_json, lambda: [f"removed {subscriber}/{plain(name)}"])
+
+
+@subscriptions.command("resume")
+def resume_subscription(
+    subscriber: Name,
+    name: Annotated[str, typer.Argument(help="Name of the subscription.")],
+    as_json: AsJson = False,
+    url: Url = HERE,
+    token: Token = "",
+) -> None:
+    """Match a subscription again that was suspended because it was too expensive."""
+    ask(url, token, "POST", f"{_path(subscriber)}/subscriptions/{quote(name, safe='')}/resume")
+    output({"resumed": f"{subscriber}/{name}"}, as_json, lambda: [f"resumed {subscriber}/{plain(name)}"])
 
 
 # ---- webhooks

@@ -112,7 +112,7 @@ class Broker:
             raise
         self._make_writer = writer
         try:
-            self.registry = SubscriptionRegistry(self.store, self._schema(schema))
+            self.registry = SubscriptionRegistry(self.store, self._schema(schema), self.settings)
             self.directory = Directory(self.store, self.registry)
         except BaseException:
             self.store.close()
@@ -194,6 +194,7 @@ class Broker:
         dispatcher = Dispatcher(self.registry, {}, self.settings.way)
         rows, _ = await dispatcher.run([self._accepted_before(*row) for row in self.store.failed_events()])
         self._failed_events = [*dispatcher.failed]
+        self._subscription_changes.note_failures(dispatcher.expensive)
         recorded = self.writer.submit(lambda: self.store.record_failed(rows, dispatcher.failed), mandatory=True)
         recorded.add_done_callback(self._added)
         self._track_record(recorded, len(rows))
@@ -571,6 +572,7 @@ class Broker:
             self.statistics.counts["errors"] += len(self.dispatcher.failed)
             failed = self.dispatcher.failed
             self._failed_events += failed
+            self._subscription_changes.note_failures(self.dispatcher.expensive)
             await self._wait_for_store()
             self._track_record(self.tracker.record(rows, batch[-1].seq, failed), len(rows))
             for a in batch:
@@ -854,6 +856,10 @@ class Broker:
         removes = list(dict.fromkeys(remove))
         return await self._subscription_changes.ask(name, puts, removes, strict, owner)
 
+    async def resume_subscription(self, subscriber: str, name: str) -> None:
+        """Match a subscription again that was suspended because it was too expensive."""
+        await self._change(self._subscription_changes.resume(self.subscriber(subscriber), name))
+
     async def remove_principal(self, name: str) -> None:
         """Remove a principal that owns no subscriber, and its tokens. What was asked before it comes first: it may be
         about to make the principal the owner of one."""
@@ -1003,6 +1009,7 @@ class Broker:
         problems = self.problems()
         return {
             "subscriptions": len(self.registry.index) + len(self.registry.ephemeral_index),
+            "suspended": len(self.registry.suspensions),
             "subscribers": len(self.registry.by_name),
             "connections": sum(map(Mailbox.connection_count, self.mailboxes.values())),
             "pending": self._pending(),
@@ -1058,10 +1065,11 @@ def _replace(mailbox: Mailbox, connections: Iterable[Connection]) -> None:
 
 OF_MATCHES = frozenset({
     "matched", "unmatched", "delivered", "acked", "dropped", "dead", "hidden", "expired", "pending", "dead_letters",
-    "p50", "p99", "delivered_per_second", "acked_per_second",
+    "suspended", "too_expensive", "p50", "p99", "delivered_per_second", "acked_per_second",
 })  # fmt: skip
 """Figures that tell whether events match: only for those who may know of all subscribers."""
 COUNTERS = (
     "published", "matched", "unmatched", "delivered", "acked", "refused", "dropped", "dead", "trimmed", "snapshots",
     "errors", "hidden", "repeated", "expired", "expired_subscribers", "delayed",
+    "too_expensive",
 )  # fmt: skip

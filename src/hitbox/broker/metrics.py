@@ -16,6 +16,7 @@ from hitbox.broker.subscriptions import Subscriber
 
 GAUGES = {
     "subscriptions": "Subscriptions in the index",
+    "suspended": "Subscriptions that match nothing, because they were too expensive too often",
     "subscribers": "Subscribers, connected or not",
     "connections": "Connections of subscribers: WebSockets, event streams and webhooks",
     "pending": "Deliveries not acknowledged yet",

@@ -288,7 +288,8 @@ def _fill(folder: Path, rows: dict[str, list[Row]], done: Repair) -> None:
         store.begin()
         store.meta.put(list({**meta, "matched": msgspec.json.encode(matched)}.items()))
         store.subscribers.insert(subscribers)
-        store.subscriptions.insert(_usable(_owned(rows, "subscriptions", 0, known, done), done))
+        subscriptions = _usable(_owned(rows, "subscriptions", 0, known, done), done)
+        store.subscriptions.insert(subscriptions)
         entry = store.ledger.changed_entry("events")
         entry.first, entry.last = start, start - 1
         store.events.insert([events[seq] for seq in run])
@@ -300,6 +301,8 @@ def _fill(folder: Path, rows: dict[str, list[Row]], done: Repair) -> None:
         store.tokens.insert(rows["tokens"])
         store.owners.insert(_owned(rows, "owners", 0, known, done))
         store.tables["losses"].insert(_owned(rows, "losses", 0, known, done))
+        usable = {row[:2] for row in subscriptions}
+        store.suspended.insert([row for row in rows["suspended"] if row[:2] in usable])
         dead = _owned(rows, "dead", 1, known, done)
         store.dead.insert(dead)
         store.ledger.changed_entry("dead").last = max([row[0] for row in dead], default=0)

@@ -46,6 +46,27 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int, _about("subscribers of one principal, ephemeral ones too; beyond: 429", ge=1, le=MOST)
     ] = 25_000
     max_subscriptions: Annotated[int, _about("subscriptions; beyond: 429", ge=1, le=MOST)] = 10_000_000
+    match_steps: Annotated[
+        int,
+        _about(
+            "steps, of about a microsecond, that one subscription may take on an event; beyond: it fails on this event",
+            ge=1,
+            le=MOST,
+        ),
+    ] = 100_000
+    principal_steps: Annotated[
+        int,
+        _about(
+            "steps that all subscriptions of one principal, or of a subscriber of nobody, may take on an event; "
+            "beyond: those that took the most fail",
+            ge=1,
+            le=MOST,
+        ),
+    ] = 500_000
+    suspend_after: Annotated[
+        int,
+        _about("failures within an hour after which a subscription is suspended; 0: it never is", ge=0, le=MOST),
+    ] = 3
     max_connections: Annotated[int, _about("WebSockets and streams of events per principal", ge=1, le=MOST)] = 10_000
     max_sockets: Annotated[
         int, _about("connections of all kinds, if the process may open so many files; beyond: 503", ge=1, le=MOST)

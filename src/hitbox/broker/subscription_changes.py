@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
 from typing import Any, Protocol, TypeVar
 
 from hitbox.broker.access.directory import Directory
@@ -27,6 +28,7 @@ from hitbox.broker.stats import Statistics
 from hitbox.broker.store.group_commit import Writer
 from hitbox.broker.store.store import Store, StoredChange
 from hitbox.broker.subscriptions import Change, Subscriber, Subscription, SubscriptionRegistry
+from hitbox.broker.suspensions import Failure
 from hitbox.errors import HitboxError, UnknownSubscription
 
 T = TypeVar("T")
@@ -34,6 +36,8 @@ log = logging.getLogger("hitbox.broker")
 
 INLINE_BYTES = 8_000
 """A group with more text than this is applied in a thread."""
+NAMED = 3
+"""Subscriptions that a line of the log names."""
 GROUP = 5_000
 """Subscriptions in a group; a request with more is a group of its own."""
 
@@ -131,8 +135,8 @@ class SubscriptionChanges:
         self._broker, self._registry, self._store = broker, broker.registry, broker.store
         self._waiting: deque[WantedChange] = deque()
         self._running: asyncio.Task[None] | None = None
-        self.storing: set[asyncio.Future[set[int]]] = set()
-        """Groups that the store has not answered yet."""
+        self.storing: set[asyncio.Future[Any]] = set()
+        """What the store has not answered yet."""
         self.unconfirmed: set[asyncio.Future[list[str]]] = set()
         """Changes that may be in the index, and are neither in the store nor undone yet."""
         self.undone = 0
@@ -224,11 +228,47 @@ class SubscriptionChanges:
                 wanted.fail(problem)
         return admitted, again
 
+    # ---- subscriptions that are too expensive
+
+    def note_failures(self, failures: Sequence[Failure]) -> None:
+        """Subscriptions ran out of steps: count that, and suspend those to which it happened too often."""
+        rows: list[tuple[int, str, int, str]] = []
+        for seq, some in groupby(failures, key=lambda one: one.seq):
+            ids = [one.id for one in some]
+            text = "subscriptions that took too many steps do not get event %d: %s"
+            log.warning(text, seq, ", ".join(ids[:NAMED]) + (f" and {len(ids) - NAMED} more" if ids[NAMED:] else ""))
+        self._broker.statistics.counts["too_expensive"] += len(failures)
+        for one in failures:
+            made = self._registry.suspensions.blame(one.id) if one.blamed else None
+            owner, _, name = one.id.partition("/")
+            subscriber = self._registry.by_name.get(owner)
+            if made is None or subscriber is None:
+                continue
+            log.warning("the subscription %s is %s: change it, or resume it", one.id, made.text())
+            if not subscriber.ephemeral:
+                rows.append((subscriber.number, name, *made))
+        if rows:
+            self._in_store(self._broker.writer.submit(partial(self._store.suspend, rows), mandatory=True))
+
+    def _in_store(self, stored: asyncio.Future[Any]) -> None:
+        self.storing.add(stored)
+        stored.add_done_callback(self.storing.discard)
+
+    async def resume(self, subscriber: Subscriber, name: str) -> None:
+        """Use a subscription again that was suspended."""
+        self._check_known(subscriber, [name])
+        if not subscriber.ephemeral:
+            resumed = self._broker.writer.submit(partial(self._store.resume, subscriber.number, name), mandatory=True)
+            self._in_store(resumed)
+            await resumed
+        self._registry.suspensions.forget([f"{subscriber.name}/{name}"])
+
+    # ---- the store
+
     def _store_group(self, group: list[WantedChange], frees_space: bool) -> None:
         rows = [wanted.stored() for wanted in group]
         stored = self._broker.writer.submit(partial(self._store.change, rows), frees_space=frees_space)
-        self.storing.add(stored)
-        stored.add_done_callback(self.storing.discard)
+        self._in_store(stored)
         stored.add_done_callback(partial(self._stored, group))
 
     def _admit(self, wanted: WantedChange, room: int, new: int, owned: dict[str, int]) -> HitboxError | None:

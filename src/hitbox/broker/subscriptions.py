@@ -20,17 +20,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, get_args
 
 import msgspec
 import pyarrow as pa
 
+from hitbox.broker.changes import Change as Transition
 from hitbox.broker.changes import images, transitions
 from hitbox.broker.clock import time
 from hitbox.broker.errors import BadRequest, Conflict
-from hitbox.broker.settings import Options, check_name
+from hitbox.broker.settings import Options, Settings, check_name
 from hitbox.broker.store.store import READABLE, Store
 from hitbox.broker.subscriber_record import USE_SECONDS, SubscriberRecord, read_record, record_of
+from hitbox.broker.suspensions import MatchCosts, Suspension, Suspensions
 from hitbox.broker.webhook import Webhook
 from hitbox.encoding.arrays import DEFAULT_PRIORITY, LEVELS
 from hitbox.encoding.schema import Schema
@@ -47,6 +49,8 @@ MOST_OWN = 100_000
 P = ParamSpec("P")
 T = TypeVar("T")
 log = logging.getLogger("hitbox.broker")
+Levels = Iterator[tuple[int, list[str]]]
+"""(priority, ids) of an event."""
 
 
 class Subscription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -130,8 +134,9 @@ class _EverythingVisible:
 class SubscriptionRegistry:
     """`problems`: stored subscribers and subscriptions that cannot be used. All others work."""
 
-    def __init__(self, store: Store, schema: Schema):
-        self.store, self.schema = store, schema
+    def __init__(self, store: Store, schema: Schema, settings: Settings | None = None):
+        self.store, self.schema, self._settings = store, schema, settings or Settings()
+        self.suspensions = Suspensions(self._settings.suspend_after)
         self.visibility: Visibility = _EverythingVisible()
         self.problems: list[str] = []
         self.by_name: dict[str, Subscriber] = {}
@@ -152,6 +157,13 @@ class SubscriptionRegistry:
                 one.webhook, one.paused = record.webhook, record.paused
                 one.restore_use(record.used)
                 self.add(one)
+        self.suspensions.load(
+            {
+                f"{self.by_number[number].name}/{name}": Suspension(when, reason)
+                for number, name, when, reason, _ in store.suspended.scan()
+                if number in self.by_number
+            }
+        )
         query = f"""SELECT subscriber, ifnull(min(iif(priority BETWEEN 0 AND {LEVELS - 1}, priority, NULL)), {LEVELS}),
                     count(*) FROM subscriptions GROUP BY subscriber"""
         for number, lowest, count in store.db.execute(query):
@@ -243,6 +255,9 @@ class SubscriptionRegistry:
     def copy_from_store(self, subscriber: Subscriber, stored: Mapping[str, tuple[str, int, str] | None]) -> None:
         subscriber.revision += 1
         self._copy_from_store(self.index, subscriber.name, stored)
+        suspended = self.store.suspended_of(subscriber.number, stored)
+        self.suspensions.forget(f"{subscriber.name}/{name}" for name in stored)
+        self.suspensions.load({f"{subscriber.name}/{name}": Suspension(*row) for name, row in suspended.items()})
 
     # ---- subscribers
 
@@ -271,6 +286,7 @@ class SubscriptionRegistry:
         self.expiring.pop(subscriber.number, None)
         self.takes_unmatched.pop(subscriber.number, None)
         self.takes_changes.discard(subscriber.number)
+        self.suspensions.forget_subscriber(subscriber.name)
 
     async def in_thread(self, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         """Run what events wait for, their matching and changes of the index. It has a thread of its own, so that it
@@ -333,6 +349,7 @@ class SubscriptionRegistry:
         subscriber.revision += 1
         subscriber.subscriptions += more
         subscriber.lowest = min([subscriber.lowest, *(s.priority for s in put)])
+        self.suspensions.forget(f"{subscriber.name}/{name}" for name in (*(s.name for s in put), *remove))
         if subscriber.ephemeral:
             subscriber.ephemeral_names.update(s.name for s in put)
             subscriber.ephemeral_names.difference_update(remove)
@@ -365,12 +382,26 @@ class SubscriptionRegistry:
 
     # ---- matching
 
-    def match(self, events: Sequence[Mapping[str, Any]], where: Sequence[str | None]) -> list[dict[int, list[str]]]:
+    def costs(self) -> MatchCosts:
+        """What one match call may cost. Nobody pays for the subscriptions of somebody else."""
+        s = self._settings
+        return MatchCosts(s.match_steps, s.principal_steps, self._payer, self.suspensions.ids())
+
+    def _payer(self, id: str) -> str:
+        """The principal that a subscription belongs to; its subscriber if that belongs to none."""
+        name = id.partition("/")[0]
+        subscriber = self.by_name.get(name)
+        return f"/{name}" if subscriber is None or not subscriber.owner else subscriber.owner
+
+    def match(
+        self, events: Sequence[Mapping[str, Any]], where: Sequence[str | None], costs: MatchCosts | None = None
+    ) -> list[dict[int, list[str]]]:
         """{priority: ids} of the matches of each event in both indexes, without those whose owner may not see it. For
         subscribers with the option `changes` an id is followed by what a change means to it (see changes.py)."""
-        found = self._match(events, where)
+        costs = costs or self.costs()
+        found = self._match(events, where, costs)
         if self.takes_changes:
-            self._name_changes(events, where, found)
+            self._name_changes(events, where, found, costs)
         for number, event in enumerate(events):
             if hidden := self.visibility.hidden_from(event):  # asked for all: who gets it unmatched depends on it too
                 found[number] = dict(self._visible(iter(found[number].items()), hidden))
@@ -390,64 +421,81 @@ class SubscriptionRegistry:
 
     def match_in(self, index: Index, event: Mapping[str, Any], where: str | None) -> dict[int, list[str]]:
         """The same as `match` for one event and another index, whoever may see the event."""
-        found = self._match([event], [where], [index])
+        costs = self.costs()
+        found = self._match([event], [where], costs, [index])
         if self.takes_changes:
-            self._name_changes([event], [where], found, [index])
+            self._name_changes([event], [where], found, costs, [index])
         return found[0]
 
     def _match(
-        self, events: Sequence[Mapping[str, Any]], where: Sequence[str | None], indexes: Sequence[Index] = ()
+        self,
+        events: Sequence[Mapping[str, Any]],
+        where: Sequence[str | None],
+        costs: MatchCosts,
+        indexes: Sequence[Index] = (),
     ) -> list[dict[int, list[str]]]:
         found: list[dict[int, list[str]]] = [{} for _ in events]
         asked = where if any(text is not None for text in where) else None
         for index in indexes or (self.index, self.ephemeral_index):
             if not len(index):
                 continue
-            matches, priorities = index.match_with_priorities(events, asked, 1)
+            matches, priorities = index.match_with_priorities(events, asked, 1, budget=costs)
             ids, levels = matches.ids.to_pylist(), priorities.tolist()
             ends = matches.offsets.tolist()
             for by_level, start, end in zip(found, ends[:-1], ends[1:], strict=True):
                 for at in range(start, end):
                     by_level.setdefault(levels[at], []).append(ids[at])
-        return found
+        return [dict(self._in_use(iter(one.items()))) for one in found] if len(self.suspensions) else found
+
+    def _in_use(self, levels: Levels) -> Levels:
+        """Without those that are suspended."""
+        return _chosen(levels, partial(_is_not_in, self.suspensions.ids()))
 
     def _name_changes(
         self,
         events: Sequence[Mapping[str, Any]],
         where: Sequence[str | None],
         found: list[dict[int, list[str]]],
+        costs: MatchCosts,
         indexes: Sequence[Index] = (),
     ) -> None:
-        """Match the old images of changes, and put into `found` what each change means."""
+        """Match the old images of changes, and put into `found` what each change means. Where a subscription is too
+        expensive for one image, it is told nothing."""
         changed = [(at, *both) for at, event in enumerate(events) if (both := images(self.schema, event)) is not None]
         earlier = [(at, old) for at, old, _ in changed if old is not None]
         asked = [where[at] for at, _ in earlier]
-        before = self._match([old for _, old in earlier], asked, indexes) if earlier else []
+        old_costs = self.costs()
+        before = self._match([old for _, old in earlier], asked, old_costs, indexes) if earlier else []
+        costs.add(old_costs, [at for at, _ in earlier])
         by_event = dict(zip([at for at, _ in earlier], before, strict=True))
         for at, _, new in changed:
             after = found[at]
             if new is None:  # there is no document any more, which is not one with nothing in it
                 after = {level: [id for id in ids if not self._takes_changes(id)] for level, ids in after.items()}
             found[at] = transitions(by_event.get(at, {}), after, self._takes_changes)
+        for at, _, _ in changed if costs.ran_out else ():
+            out = {id for id, event in costs.ran_out if event == at}
+            unsure = {f"{id} {change}" for id in out for change in get_args(Transition)}
+            found[at] = dict(_chosen(iter(found[at].items()), partial(_is_not_in, unsure)))
 
     def _takes_changes(self, id: str) -> bool:
         subscriber = self.by_name.get(id.partition("/")[0])
         return subscriber is not None and subscriber.options.changes
 
-    def levels(self, event: Mapping[str, Any], where: str | None) -> Iterator[tuple[int, list[str]]]:
+    def levels(
+        self, event: Mapping[str, Any], where: str | None, costs: MatchCosts | None = None
+    ) -> Iterator[tuple[int, list[str]]]:
         """(priority, ids) of the matches in both indexes, most urgent first, each priority once. Subscriptions whose
         owner may not see the event do not match."""
-        hidden = self.visibility.hidden_from(event)
-        found: Iterator[Any] = self.index.match_levels(event, where) if len(self.index) else iter(())
+        hidden, costs = self.visibility.hidden_from(event), costs or self.costs()
+        found: Iterator[Any] = self.index.match_levels(event, where, budget=costs) if len(self.index) else iter(())
         if len(self.ephemeral_index):
-            found = _merge_levels(found, self.ephemeral_index.match_levels(event, where))
+            found = _merge_levels(found, self.ephemeral_index.match_levels(event, where, budget=costs))
+        found = self._in_use(found) if len(self.suspensions) else found
         return self._visible(found, hidden) if hidden else found
 
-    def _visible(self, levels: Iterator[tuple[int, list[str]]], hidden: frozenset[str]) -> Iterator[Any]:
-        for level, ids in levels:
-            shown = [id for id in ids if not self._belongs_to(id, hidden)]
-            if shown:
-                yield level, shown
+    def _visible(self, levels: Levels, hidden: frozenset[str]) -> Levels:
+        return _chosen(levels, lambda id: not self._belongs_to(id, hidden))
 
     def _belongs_to(self, id: str, owners: frozenset[str]) -> bool:
         subscriber = self.by_name.get(id.partition("/")[0])
@@ -531,7 +579,17 @@ def stored_about(stored: str) -> dict[str, Any]:
     return {name: _as_interval(value) for name, value in found.items()}
 
 
-def _merge_levels(*sources: Iterator[tuple[int, list[Any]]]) -> Iterator[tuple[int, list[Any]]]:
+def _is_not_in(some: Collection[str], id: str) -> bool:
+    return id not in some
+
+
+def _chosen(levels: Levels, wanted: Callable[[str], bool]) -> Levels:
+    for level, ids in levels:
+        if chosen := list(filter(wanted, ids)):
+            yield level, chosen
+
+
+def _merge_levels(*sources: Iterator[Any]) -> Levels:
     """Merge streams of (priority, ids), each in descending order. Each priority comes once: if it came twice, its
     second part would be delivered after later events."""
     heads = [(found, source) for source in sources if (found := next(source, None)) is not None]

@@ -30,7 +30,7 @@ from hitbox.encoding.keys import Keys
 from hitbox.encoding.values import EPOCH
 from hitbox.index.anchors import Anchors
 from hitbox.index.catalog import Catalog
-from hitbox.index.match_budget import WHERE_SHARE, WHERE_STEPS, Allowance, MatchBudget, unshared
+from hitbox.index.match_budget import WHERE_SHARE, WHERE_STEPS, Allowance, MatchBudget, shared, unshared
 from hitbox.language import Compiled, Limits, Predicate
 from hitbox.language.durations import MICROSECOND
 from hitbox.language.programs import FALSE, OUT_OF_STEPS, TRUE, UNKNOWN
@@ -201,10 +201,17 @@ class Resolver:
         self, low: I64, values: Document, slots: I32, asked: Predicate | None, event: int | None
     ) -> NDArray[np.bool_]:
         """Whether the predicates of some slots are true of an event, and what the event asks is true of them."""
+        if asked is None and self.budget.together and not self.budget.over:
+            each = np.full(len(slots), self.budget.steps, np.int64)
+            account = shared(len(slots), self.budget.together)
+            truths, _ = self._second_look(low, values, slots, Allowance(each, *account))
+            holds: NDArray[np.bool_] = truths == TRUE
+            if not np.any(truths[~holds] & (TRUE | OUT_OF_STEPS)):  # all is decided
+                return holds
         allowance = self._allowance(slots, event)
         truths, taken = self._second_look(low, values, slots, allowance)
         allowed = allowance.each + taken
-        holds: NDArray[np.bool_] = truths == TRUE
+        holds = truths == TRUE
         open_, out = (truths & TRUE) > holds, truths == OUT_OF_STEPS
         asking = Steps(WHERE_STEPS * self.budget.steps)
         for place in np.flatnonzero(open_ if asked is None else open_ | holds).tolist():

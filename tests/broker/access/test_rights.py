@@ -126,6 +126,7 @@ ALLOWED: dict[tuple[str, str], set[str]] = {
     ("PUT", routes.OWNER + "/subscriptions/{name}"): {"subscribe", "manage"},
     ("DELETE", routes.OWNER + "/subscriptions/{name}"): {"subscribe", "manage"},
     ("POST", routes.OWNER + "/subscriptions"): {"subscribe", "manage"},
+    ("POST", routes.OWNER + "/subscriptions/{name}/resume"): {"subscribe", "manage"},
     ("POST", routes.OWNER + "/replay"): {"subscribe", "manage"},
     ("POST", routes.OWNER + "/ack"): {"subscribe"},
     ("POST", routes.OWNER + "/nack"): {"subscribe"},
@@ -570,9 +571,9 @@ def test_see_in_a_group_of_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     groups: list[int] = []
     match = SubscriptionRegistry.match
 
-    def counted(registry: SubscriptionRegistry, events: Any, where: Any) -> Any:
+    def counted(registry: SubscriptionRegistry, events: Any, *rest: Any) -> Any:
         groups.append(len(events))
-        return match(registry, events, where)
+        return match(registry, events, *rest)
 
     monkeypatch.setattr(SubscriptionRegistry, "match", counted)
     events = [{"price": n + 0.5, "city": ("Paris", "Rome")[n % 2]} for n in range(10)]

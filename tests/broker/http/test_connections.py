@@ -556,13 +556,13 @@ def test_large_events_are_matched_beside_the_loop(tmp_path: Path, monkeypatch: p
             ann = await Listener(broker).attach("ann")
             match = broker.registry.match
 
-            def stuck(events: Any, where: Any) -> Any:
+            def stuck(events: Any, *rest: Any) -> Any:
                 threads.append(threading.current_thread() is not threading.main_thread())
                 if len(events[0].get("city", "")) > 4000:
                     release.wait(30)
                 if events[0]["qty"] == 2:
                     time.sleep(0.02)  # more than a turn of the loop
-                return match(events, where)
+                return match(events, *rest)
 
             monkeypatch.setattr(broker.registry, "match", stuck)
             await broker.publish([item(qty=1, city="x" * 5000)])

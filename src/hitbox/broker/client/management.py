@@ -40,9 +40,13 @@ class Management:
         """Remove a subscriber with its subscriptions, pending deliveries and dead letters."""
         await self.request("DELETE", _path("subscribers", name))
 
-    async def subscriptions(self, q: str = "", subscriber: str = "", limit: int = 100) -> list[dict[str, Any]]:
-        """Subscriptions whose name or predicate contains `q`, of one subscriber or of all."""
-        found = await self.request("GET", "/v1/subscriptions", q=q, subscriber=subscriber, limit=limit)
+    async def subscriptions(
+        self, q: str = "", subscriber: str = "", limit: int = 100, suspended: bool = False
+    ) -> list[dict[str, Any]]:
+        """Subscriptions whose name or predicate contains `q`, of one subscriber or of all; with `suspended` only those
+        that match nothing because they were too expensive."""
+        query = {"q": q, "subscriber": subscriber, "limit": limit} | ({"suspended": "true"} if suspended else {})
+        found = await self.request("GET", "/v1/subscriptions", **query)
         return list(found["subscriptions"])
 
     async def put_subscription(
@@ -62,6 +66,10 @@ class Management:
     async def remove_subscription(self, subscriber: str, name: str) -> None:
         """Remove a subscription."""
         await self.request("DELETE", _path("subscribers", subscriber, "subscriptions", name))
+
+    async def resume_subscription(self, subscriber: str, name: str) -> None:
+        """Match a subscription again that was suspended because it was too expensive."""
+        await self.request("POST", _path("subscribers", subscriber, "subscriptions", name, "resume"))
 
     async def replay(self, subscriber: str, first: int = 1) -> int:
         """Deliver stored events again, from number `first` on, that match the subscriber's subscriptions now; returns

@@ -40,9 +40,12 @@ class SyncManagement:
         """Remove a subscriber with its subscriptions, pending deliveries and dead letters."""
         self.do(self.asynchronous.remove_subscriber(name))
 
-    def subscriptions(self, q: str = "", subscriber: str = "", limit: int = 100) -> list[dict[str, Any]]:
-        """Subscriptions whose name or predicate contains `q`, of one subscriber or of all."""
-        found: list[dict[str, Any]] = self.do(self.asynchronous.subscriptions(q, subscriber, limit))
+    def subscriptions(
+        self, q: str = "", subscriber: str = "", limit: int = 100, suspended: bool = False
+    ) -> list[dict[str, Any]]:
+        """Subscriptions whose name or predicate contains `q`, of one subscriber or of all; with `suspended` only those
+        that match nothing because they were too expensive."""
+        found: list[dict[str, Any]] = self.do(self.asynchronous.subscriptions(q, subscriber, limit, suspended))
         return found
 
     def put_subscription(
@@ -62,6 +65,10 @@ class SyncManagement:
     def remove_subscription(self, subscriber: str, name: str) -> None:
         """Remove a subscription."""
         self.do(self.asynchronous.remove_subscription(subscriber, name))
+
+    def resume_subscription(self, subscriber: str, name: str) -> None:
+        """Match a subscription again that was suspended because it was too expensive."""
+        self.do(self.asynchronous.resume_subscription(subscriber, name))
 
     def replay(self, subscriber: str, first: int = 1) -> int:
         """Deliver stored events again, from number `first` on, that match the subscriber's subscriptions now; returns

@@ -20,6 +20,8 @@ Matching runs on the event loop, because handing a group to a thread takes longe
 long, fewer events are matched together. Large events, whose texts a LIKE has to search, are matched in a thread, and so
 are smaller ones if a single event of their size took long.
 
+A subscription that takes too many steps on an event does not get it (suspensions.py); all others do.
+
 If a group cannot be matched, its halves are tried, so an event that fails does not affect the others. Of that event the
 levels above the failure are delivered.
 """
@@ -42,6 +44,7 @@ from hitbox.broker.logs import without_message
 from hitbox.broker.settings import Way
 from hitbox.broker.stats import Matches
 from hitbox.broker.subscriptions import Subscriber, SubscriptionRegistry
+from hitbox.broker.suspensions import Failure, MatchCosts
 from hitbox.encoding.arrays import LEVELS
 
 BATCH = 256
@@ -90,6 +93,8 @@ class Dispatcher:
     way: Way
     failed: list[int] = field(default_factory=list)
     """Events of the last run that could not be matched completely."""
+    expensive: list[Failure] = field(default_factory=list)
+    """Subscriptions that ran out of steps in the last run."""
     large: int = LARGE
     together: int = BATCH
     """How many events are matched in one call; fewer if a call takes long."""
@@ -100,7 +105,7 @@ class Dispatcher:
     async def run(self, batch: list[AcceptedEvent]) -> tuple[list[Row], dict[int, Matches]]:
         """Match and send a batch; returns the rows to store, and whom each event matched."""
         rows: list[Row] = []
-        self.failed = []
+        self.failed, self.expensive = [], []
         self.match_seconds = 0.0
         self._turn_ends = time.monotonic() + TURN_SECONDS
         made: dict[int, dict[Subscriber, Delivery]] = {a.seq: {} for a in batch}
@@ -178,8 +183,11 @@ class Dispatcher:
 
     def _match_group(self, group: list[AcceptedEvent]) -> list[dict[int, list[str]]]:
         """{priority: ids} of each event. An event that cannot be matched does not affect the others."""
+        costs = self.registry.costs()
         try:
-            return self.registry.match([a.event for a in group], [a.where for a in group])
+            found = self.registry.match([a.event for a in group], [a.where for a in group], costs)
+            self._note(group, costs)
+            return found
         except Exception:
             if len(group) == 1:
                 return [self._match_alone(group[0])]
@@ -189,13 +197,21 @@ class Dispatcher:
     def _match_alone(self, a: AcceptedEvent) -> dict[int, list[str]]:
         """The levels of an event that come before the one that cannot be matched."""
         found: dict[int, list[str]] = {}
+        costs = self.registry.costs()
         try:
-            found.update(self.registry.levels(a.event, a.where))  # keeps what comes before an error
+            found.update(self.registry.levels(a.event, a.where, costs))  # keeps what comes before an error
+            self._note([a], costs)
         except Exception as problem:
             text = "event %d could not be matched; it is kept and tried again at the next start"
             log.error(text, a.seq, exc_info=without_message(problem))
             self.failed.append(a.seq)
         return found
+
+    def _note(self, group: list[AcceptedEvent], costs: MatchCosts) -> None:
+        """Which subscriptions ran out of steps. Those that what an event asks may have cost so much are not blamed."""
+        blamed = {(id, event) for id, event in costs.blamed() if group[event or 0].where is None}
+        for id, event in dict.fromkeys([*costs.ran_out, *sorted(blamed, key=str)]):
+            self.expensive.append(Failure(id, group[event or 0].seq, (id, event) in blamed))
 
     def _collect(
         self, a: AcceptedEvent, ids: list[str], level: Level, made: dict[Subscriber, Delivery], now: int

@@ -111,6 +111,12 @@ class Search(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     offset: Number = 0
 
 
+class SubscriptionSearch(Search, frozen=True, forbid_unknown_fields=True):
+    """`suspended`: only those that are suspended because they were too expensive."""
+
+    suspended: bool = False
+
+
 class From(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     first: Number = 1
     limit: Count = 100
@@ -308,7 +314,7 @@ async def delete_subscriber(call: Call) -> Any:
 async def list_subscriptions(call: Call) -> Any:
     q, shown = call.query, admin.shown_numbers(call.caller)
     found = await call.lookups.run(
-        admin.subscriptions, call.broker, call.caller, shown, q.q, q.subscriber, q.limit, q.offset
+        admin.subscriptions, call.broker, call.caller, shown, q.q, q.subscriber, q.limit, q.offset, q.suspended
     )
     numbers, known = call.caller.shown_numbers(), call.broker.registry.by_number
     if numbers is None:
@@ -335,6 +341,10 @@ async def delete_subscription(call: Call) -> Any:
     subscriber, _ = call.used_subscriber()
     call.broker.subscriber(subscriber)
     await call.broker.subscribe(subscriber, [], [call.path("name")], strict=True)
+
+
+async def resume_subscription(call: Call) -> Any:
+    await call.broker.resume_subscription(call.used_subscriber()[0], call.path("name"))
 
 
 async def post_replay(call: Call) -> Any:
@@ -520,9 +530,17 @@ ROUTES = [
         "Remove a subscriber with its subscriptions and deliveries",
         status=204,
     ),
-    Route("GET", "/v1/subscriptions", READ, list_subscriptions, "Search subscriptions", query=Search),
+    Route("GET", "/v1/subscriptions", READ, list_subscriptions, "Search subscriptions", query=SubscriptionSearch),
     Route("PUT", OWNER + "/subscriptions/{name}", USE, put_subscription, "Add or replace a subscription", Wanted),
     Route("DELETE", OWNER + "/subscriptions/{name}", USE, delete_subscription, "Remove a subscription", status=204),
+    Route(
+        "POST",
+        OWNER + "/subscriptions/{name}/resume",
+        USE,
+        resume_subscription,
+        "Match a subscription again that was suspended because it was too expensive",
+        status=204,
+    ),
     Route(
         "POST",
         OWNER + "/subscriptions",

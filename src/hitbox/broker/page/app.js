@@ -223,7 +223,7 @@ async function checkHealth() {
 const span = (seconds) => (seconds < 120 ? `${Math.floor(seconds)} s` : seconds < 7200 ? `${Math.floor(seconds / 60)} min` : seconds < 172800 ? `${Math.floor(seconds / 3600)} h` : `${grouped(Math.floor(seconds / 86400))} days`);
 const gigabytes = (bytes) => `${grouped(bytes / 1e9)} GB`;
 const FIGURES = [ // name, label, and how it is written: without, as an amount
-  ["subscriptions", "subscriptions"], ["subscribers", "subscribers"], ["connections", "connections"], ["published_per_second", "events/s"], ["delivered_per_second", "deliveries/s"],
+  ["subscriptions", "subscriptions"], ["suspended", "suspended"], ["subscribers", "subscribers"], ["connections", "connections"], ["published_per_second", "events/s"], ["delivered_per_second", "deliveries/s"],
   ["p50", "median ms"], ["p99", "p99 ms"], ["pending", "pending"], ["unmatched", "unmatched events"], ["refused", "refused events"],
   ["waiting_delayed", "delayed events"], ["dead_letters", "dead letters"], ["last", "last event", String], ["way", "way", String],
   ["disk_free", "free disk", gigabytes], ["uptime_seconds", "running for", span], ["version", "version", String],
@@ -387,7 +387,8 @@ async function tryEvent() {
   try {
     const found = await ask("POST", "/v1/try", request({ limit: TRIED, misses: 5 }));
     const shown = found.matches.length < found.count ? `; the first ${found.matches.length} are shown` : "";
-    $("try-count").textContent = found.count === 1 ? "1 subscription matches" : `${grouped(found.count)} subscriptions match, most urgent first${shown}`;
+    const expensive = found.too_expensive.length ? `; too expensive for this event: ${found.too_expensive.join(", ")}` : "";
+    $("try-count").textContent = (found.count === 1 ? "1 subscription matches" : `${grouped(found.count)} subscriptions match, most urgent first${shown}`) + expensive;
     $("matches").replaceChildren(...found.matches.map((m) => matchRow(`${m.subscriber}/${m.name}`, m.priority, m.where)));
     $("misses").replaceChildren(...found.misses.map((m) => matchRow(m.id, null, (m.subscription || m).predicate)));
     $("misses-title").hidden = !found.misses.length;
@@ -559,9 +560,19 @@ const listSubscriptions = () => listed("subs-error", async () => {
       markWhere();
       $("where").focus();
     });
-    const both = make("span", undefined, "actions");
-    both.append(edit, remove);
-    return [id, clipped(shown.subscriber), clipped(shown.name), String(shown.priority), make("code", shown.where), make("code", shownAbout(shown)), both];
+    const actions = make("span", undefined, "actions");
+    actions.append(edit, remove);
+    const where = make("span");
+    where.append(make("code", shown.where));
+    if (shown.suspended) {
+      where.append(" ", make("strong", `suspended: ${shown.suspended}`));
+      actions.prepend(action("Resume", id, async (s) => {
+        await ask("POST", `${subscriptionPath(s.subscriber, s.name)}/resume`);
+        message("subs-done", `${id} is matched again`);
+        await listSubscriptions();
+      }));
+    }
+    return [id, clipped(shown.subscriber), clipped(shown.name), String(shown.priority), where, make("code", shownAbout(shown)), actions];
   });
 });
 

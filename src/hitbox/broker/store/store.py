@@ -19,6 +19,7 @@
     principals     name                                   settings: roles, names, predicates
     tokens         id                                     principal, hash of the secret, settings: roles, expiry
     owners         subscriber                             principal
+    suspended      subscriber, name                       time, reason: this subscription is set aside
 
 An event is stored first and matched afterwards. `matched` in meta is the number of the last matched event; it is
 written together with the deliveries, so after a crash the rest is matched again. Deliveries are written to the log
@@ -102,6 +103,7 @@ TABLES = {  # Any: if it is wrong, only one subscriber or subscription is set as
     "delayed": Columns({"number": Number, "due": Number, "principal": str, "body": bytes}, bulk=True),
     "losses": Columns({"subscriber": Number, "dropped": Number, "expired": Number, "dead": Number}),
     "kept": Columns({"event": Number, "time": Number, "body": bytes}, bulk=True),
+    "suspended": Columns({"subscriber": Number, "name": Name, "time": Number, "reason": str}, keys=2),
 }  # fmt: skip
 READABLE = f"""typeof(wanted) = 'text' AND typeof(about) = 'text'
                AND typeof(priority) = 'integer' AND priority BETWEEN 0 AND {TOP}"""
@@ -244,7 +246,7 @@ class Store:
         self.meta, self.subscribers, self.subscriptions = (self.tables[n] for n in list(TABLES)[:3])
         self.changes, self.events, self.deliveries, self.dead = (self.tables[n] for n in list(TABLES)[3:7])
         self.principals, self.tokens, self.owners = (self.tables[n] for n in list(TABLES)[7:10])
-        self.log, self.delayed, self._losses, self.kept = (self.tables[n] for n in list(TABLES)[10:])
+        self.log, self.delayed, self._losses, self.kept, self.suspended = (self.tables[n] for n in list(TABLES)[10:])
         self.db.execute("CREATE INDEX IF NOT EXISTS delayed_by_due ON delayed(due)")
         self.db.execute("CREATE INDEX IF NOT EXISTS dead_by_subscriber ON dead(subscriber, number)")
         self.db.execute("CREATE INDEX IF NOT EXISTS deliveries_of_kept ON deliveries(seq) WHERE kept = 1")
@@ -403,6 +405,11 @@ class Store:
         for count, event in self.db.execute(query, (failed,)):
             if count:
                 found.append(f"{count} events that are kept for no delivery (such as event {event})")
+        query = """SELECT count(*), min(name) FROM suspended s WHERE NOT EXISTS (
+                   SELECT 1 FROM subscriptions t WHERE t.subscriber = s.subscriber AND t.name = s.name)"""
+        for count, name in self.db.execute(query):
+            if count:
+                found.append(f"{count} suspensions of subscriptions that do not exist (such as {name!r})")
         for count, name in self.db.execute(f"SELECT count(*), min(name) FROM subscriptions WHERE NOT ({READABLE})"):
             if count:
                 found.append(f"{count} subscriptions with a value of the wrong kind (such as {name!r})")
@@ -655,9 +662,27 @@ class Store:
         known = [one for one in changes if one.subscriber not in missing]
         self.subscriptions.put([(one.subscriber, *row) for one in known for row in one.put])
         self.subscriptions.delete((one.subscriber, name) for one in known for name in one.remove)
+        if self.suspended.rows():
+            self.suspended.delete((one.subscriber, row[0]) for one in known for row in one.put)
+            self.suspended.delete((one.subscriber, name) for one in known for name in one.remove)
         names = [(one.owner, name) for one in known for name in (*(row[0] for row in one.put), *one.remove)]
         self.changes.insert((seq, *name) for seq, name in enumerate(names, self.changes.next()))
         return missing
+
+    def suspend(self, rows: Iterable[tuple[int, str, int, str]]) -> None:
+        """Set subscriptions aside: (subscriber, name, time, reason). Those that do not exist any more are left out."""
+        there = "SELECT 1 FROM subscriptions WHERE subscriber = ? AND name = ?"
+        self.suspended.put([row for row in rows if list(self.db.execute(there, row[:2]))])
+
+    def resume(self, subscriber: int, name: str) -> None:
+        """Use a subscription again that was set aside."""
+        self.suspended.delete([(subscriber, name)])
+
+    def suspended_of(self, subscriber: int, names: Iterable[str]) -> dict[str, tuple[int, str]]:
+        """{name: (time, reason)} of those that are set aside; from any thread."""
+        query = "SELECT time, reason FROM suspended WHERE subscriber = ? AND name = ?"
+        found = ((name, self.read(query, (subscriber, name))) for name in names)
+        return {name: (rows[0][0], rows[0][1]) for name, rows in found if rows}
 
     def subscriptions_of(self, subscriber: int, names: Iterable[str]) -> dict[str, tuple[str, int, str]]:
         """{name: (where, priority, about)} of those that exist."""
