@@ -62,12 +62,13 @@ class ValueProblem(HitboxError):
 
 class TooExpensive(HitboxError):
     """A subscription takes more steps on an event than it may, so whether it matches is not known. `event` is the
-    event's number in its batch; None of a single event. `steps` are those that it was allowed. `id` is None if the
-    event's own `where` takes too many, for all subscriptions together: those that were left do not match."""
+    event's number in its batch, or a text that names it; None of a single event. `steps` are those that it was allowed.
+    `id` is None if the event's own `where` takes too many, for all subscriptions together: those that were left do not
+    match."""
 
-    def __init__(self, id: int | str | None, event: int | None, steps: int):
+    def __init__(self, id: int | str | None, event: int | str | None, steps: int):
         self.id, self.event, self.steps = id, event, steps
-        which = "this event" if event is None else f"event {event} of the batch"
+        which = "this event" if event is None else event if isinstance(event, str) else f"event {event} of the batch"
         if id is None:
             super().__init__(
                 f"the `where` of {which} is too expensive: {steps:,} steps did not decide which subscriptions it "

@@ -258,7 +258,7 @@ def test_sparks_progress_has_the_figures(spark: Any, growing: Growing, tmp_path:
     figures = hs.progress(query, "wanted")[0]
     assert figures.pop("seconds") >= figures.pop("seconds_matching") / 2 > 0
     assert figures.pop("snapshot_age_seconds") >= 0
-    assert figures == {"batch": 0, "events": PER_BATCH, "matches": 2 * PER_BATCH, "version": 3}
+    assert figures == {"batch": 0, "events": PER_BATCH, "matches": 2 * PER_BATCH, "bad_events": 0, "version": 3}
     rows = spark.table(f"found_{form}").where(f"value < {PER_BATCH}").collect()
     assert len(rows) == (2 * PER_BATCH if form == "pairs" else PER_BATCH)
     assert {row.snapshot_version for row in rows} == {3}

@@ -841,8 +841,8 @@ def _part(events_: Any, start: int, end: int) -> Any:
 
 def _note(errors: dict[int, str], numbers: I64, problem: TooExpensive) -> None:
     """A subscription is too expensive on an event of some of a batch, which have these numbers there."""
-    number = int(numbers[problem.event or 0])
-    errors.setdefault(number, str(TooExpensive(problem.id, None, problem.steps)))
+    assert isinstance(problem.event, int)
+    errors.setdefault(int(numbers[problem.event]), str(TooExpensive(problem.id, None, problem.steps)))
 
 
 def _restored(

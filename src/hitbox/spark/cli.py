@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from rich.console import Console
 from rich.table import Table
@@ -33,6 +33,7 @@ from hitbox.spark.event_source import register
 from hitbox.spark.generate import generate as generated
 from hitbox.spark.kafka_demo import kafka_demo
 from hitbox.spark.match import match as matched
+from hitbox.spark.match_task import ERROR
 from hitbox.spark.session import session
 from hitbox.spark.store_settings import spark_address
 from hitbox.spark.stream import match_stream, progress, stop
@@ -44,6 +45,12 @@ CONTEXT: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": T
 
 TEXT_ENDINGS = (".csv", ".json", ".jsonl", ".ndjson")
 
+NUMBER_OF_MATCHES: dict[str, Callable[[], Column]] = {  # of bad events the result is null, whose size may be -1
+    "arrays": lambda: F.sum(F.greatest(F.size("subscriptions"), F.lit(0))),
+    "pairs": lambda: F.count("subscription"),
+    "counts": lambda: F.sum("matches"),
+}
+
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
 Master = Annotated[str | None, typer.Option(help="local[4], spark://host:7077, sc://host, ...")]
@@ -52,6 +59,12 @@ Form = Annotated[str, typer.Option(help="arrays, pairs or counts")]
 Limit = Annotated[int | None, typer.Option(help="at most this many matches per event, the most urgent ones")]
 Keep = Annotated[str, typer.Option(help="event columns to copy to the output, comma-separated")]
 EventId = Annotated[str, typer.Option("--event-id", help="the column that identifies an event")]
+OnError = Annotated[
+    str,
+    typer.Option(
+        help="events that do not fit: raise (stop), null (bad values are null), return (rows with the reason)"
+    ),
+]
 Where = Annotated[
     str | None, typer.Option(help="event column with a predicate that the subscriptions must meet (symmetric matching)")
 ]
@@ -152,6 +165,7 @@ def match_command(
     limit: Limit = None,
     keep: Keep = "",
     where: Where = None,
+    on_error: OnError = "raise",
     version: Annotated[int | None, typer.Option(help="of the snapshot (default: the current one)")] = None,
     as_of: Annotated[
         str | None, typer.Option(help="the version that was current at this time, such as '2026-01-31 12:00' (UTC)")
@@ -165,12 +179,14 @@ def match_command(
         table, against = _read(spark, events), _against(spark, subscriptions)
         with _timed(spark, "matching") as clock:
             options: dict[str, Any] = {"form": form, "limit": limit, "keep": _names(keep), "where": where}
+            options["on_error"] = on_error
             found = matched(table, against, event_id, **options, version=version, as_of=as_of)
             found.write.mode("overwrite").parquet(place := spark_address(spark, out))
-        sizes = {"arrays": F.sum(F.size("subscriptions")), "counts": F.sum("matches")} if form != "pairs" else {}
-        total = spark.read.parquet(place).agg(sizes.get(form, F.count(F.lit(1)))).collect()[0][0] or 0
+        written = spark.read.parquet(place)
+        total = written.agg(NUMBER_OF_MATCHES[form]()).collect()[0][0] or 0
+        bad = {"bad_events": written.where(F.col(ERROR).isNotNull()).count()} if on_error == "return" else {}
         count = table.count()
-    facts = {"events": count, "matches": total, "seconds": clock(), "events_per_second": round(count / clock())}
+    facts = {"events": count, "matches": total, **bad, "seconds": clock(), "events_per_second": round(count / clock())}
     _print_facts(as_json, facts | {"out": out})
 
 
@@ -189,6 +205,7 @@ def stream_command(
     limit: Limit = None,
     keep: Keep = "",
     where: Where = None,
+    on_error: OnError = "raise",
     master: Master = None,
     as_json: AsJson = False,
 ) -> None:
@@ -203,11 +220,12 @@ def stream_command(
             for name, value in _parameters(context.args).items():
                 reader = reader.option(name, value)
             source = reader.option("rows_per_batch", str(_count("rows-per-batch", rows_per_batch))).load()
-        query = match_stream(
-            source, snapshot, out, checkpoint, event_id, form=form, limit=limit, keep=_names(keep), where=where
-        )
+        options: dict[str, Any] = {"form": form, "limit": limit, "keep": _names(keep), "where": where}
+        query = match_stream(source, snapshot, out, checkpoint, event_id, **options, on_error=on_error)
         done = _follow(query, checkpoint, batches, step)
-    total = {name: sum(d[name] for d in done) for name in ("events", "matches", "seconds", "seconds_matching")}
+    total = {
+        name: sum(d[name] for d in done) for name in ("events", "matches", "bad_events", "seconds", "seconds_matching")
+    }
     facts = total | {"batches": len(done), "versions": sorted({d["version"] for d in done})}
     _print_facts(
         as_json,

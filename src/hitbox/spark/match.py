@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from hitbox.encoding.fitting import FOR_EVENTS, check_on_error
 from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError, SnapshotError, TableError, ValueProblem, nearest
 from hitbox.spark import snapshot_files
@@ -39,7 +40,7 @@ from hitbox.spark.columns import (
     schema_of_bounds,
     schema_of_events,
 )
-from hitbox.spark.match_task import FORMS, RESULTS, Job
+from hitbox.spark.match_task import ERROR, FORMS, RESULTS, Job
 from hitbox.spark.part_match import match_by_part
 from hitbox.spark.stream_task import EXTRA_FIELDS, FIGURES, VERSION, StreamTask, figures
 from hitbox.spark.task_errors import plainly
@@ -63,6 +64,7 @@ def match(
     as_of: Moment | None = None,
     allow_missing: bool = False,
     by_part: bool = False,
+    on_error: str = "raise",
     scratch: str | None = None,
     metrics: str = "hitbox",
     id_column: str | None = None,
@@ -85,6 +87,9 @@ def match(
     as_of: the version that was current at this time, such as "2026-01-31 12:00:00" (UTC) or a datetime
     allow_missing: treat an attribute that the events have no column for as null
     by_part: each task opens one part and gets all events; for snapshots larger than a host's memory
+    on_error: what happens to an event with a value, or a `where`, that does not fit, or on which a subscription is too
+        expensive. "raise": an error. "null": what does not fit is null, and what is unknown then does not match.
+        "return": its row has the reason in the column `error` and null instead of matches
     scratch: where to put the snapshot of a DataFrame; every worker must be able to read it
     metrics: the name of a stream's figures in `StreamingQueryProgress.observedMetrics`, unique within the query
     id_column, where_column: of a DataFrame of subscriptions, as in `build`
@@ -102,7 +107,7 @@ def match(
         subscriptions = _built(events, subscriptions, others, scratch)
     path = resolve(subscriptions)
     version = chosen(path, version, as_of)
-    job, schema = prepare(events, path, event_id, form, limit, keep, where, version, allow_missing)
+    job, schema = prepare(events, path, event_id, form, limit, keep, where, version, allow_missing, on_error)
     if events.isStreaming:
         found = _on_stream(events, job, schema, version, allow_missing, by_part, metrics)
         return found.drop(VERSION) if on_the_fly else found
@@ -144,16 +149,19 @@ def prepare(
     where: str | None,
     version: int | None,
     allow_missing: bool,
+    on_error: str,
 ) -> tuple[Job, T.StructType]:
     """The job and the schema of its result; everything that can be wrong is found here, before work starts."""
     if form not in FORMS:
         raise ValueProblem(f"form is one of {', '.join(FORMS)}, not {form!r}{nearest(str(form), FORMS)}")
     require_whole(limit, "limit", 0)
+    check_on_error(on_error, FOR_EVENTS)
     facts = snapshot_files.facts(path, version)
     kept = tuple(dict.fromkeys([event_id, *keep] if event_id else keep))
     fields = [event_id_field(events, name) if name == event_id else field_of(events, name, "keep") for name in kept]
     result = RESULTS[form]
-    for name in (result, VERSION):
+    error = [T.StructField(ERROR, T.StringType())] if on_error == "return" else []
+    for name in (result, VERSION, *(field.name for field in error)):
         if name in kept:
             raise TableError(f"the events have a column {name!r}, which is the name of a result: rename it")
     if where is not None and not isinstance(kind := field_of(events, where, "where").dataType, T.StringType):
@@ -162,10 +170,10 @@ def prepare(
     check_events(events, schema)
     attributes = event_columns(events, schema, allow_missing)
     job = Job(path, facts["version"], snapshot_files.identity(facts), tuple(attributes), kept, form, limit, where)
-    job = replace(job, objects=tuple(objects_of(attributes, events.columns)))
+    job = replace(job, objects=tuple(objects_of(attributes, events.columns)), on_error=on_error)
     ids = ID_TYPES[facts["id_type"]]
     kind = {"arrays": T.ArrayType(ids), "pairs": ids, "counts": T.LongType()}[form]
-    return job, T.StructType([*fields, T.StructField(result, kind)])
+    return job, T.StructType([*fields, T.StructField(result, kind), *error])
 
 
 def run(events: DataFrame, job: Job, schema: T.StructType, name: str = TABLE_MATCH) -> DataFrame:

@@ -19,6 +19,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +28,8 @@ from numpy.typing import NDArray
 
 from hitbox.encoding.arrays import I64
 from hitbox.encoding.codecs import unsound
-from hitbox.errors import SnapshotError, TableError
+from hitbox.errors import SnapshotError, TableError, TooExpensive
+from hitbox.index.bad_events import Found
 from hitbox.index.matches import Matches
 from hitbox.index.sharded import Shards
 from hitbox.spark import snapshot_files
@@ -39,6 +41,8 @@ FIRST_SLICE, LARGEST_SLICE = 32, 4096
 MIN_PROBED_SLICE, PROBED_EVENTS = 512, 64
 MAX_OPEN = 2
 
+ERROR = "error"
+"""The column with what is wrong with an event, if on_error is "return"."""
 RESULTS = {"arrays": "subscriptions", "pairs": "subscription", "counts": "matches"}
 """The column with what an event matches, by form."""
 FORMS = tuple(RESULTS)
@@ -71,9 +75,11 @@ class Counted:
     matches: int = 0
     seconds: float = 0.0
     """Inside the engine."""
+    bad_events: int = 0
 
-    def add(self, events: int, matches: int, seconds: float) -> None:
+    def add(self, events: int, matches: int, seconds: float, bad_events: int) -> None:
         self.events, self.matches, self.seconds = self.events + events, self.matches + matches, self.seconds + seconds
+        self.bad_events += bad_events
 
     def leave(self, place: str) -> None:
         """Write a file named after the task, so that another attempt replaces the file of the first."""
@@ -115,6 +121,8 @@ class Job:
     """Where each task leaves a small file with what passed through it (see `passed`)."""
     objects: tuple[str, ...] = ()
     """The columns that say where the objects around attributes are there."""
+    on_error: str = "raise"
+    """What happens to events that do not fit (hitbox/encoding/fitting.py)."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         count = Counted()
@@ -132,23 +140,52 @@ class Job:
             for piece, matches, priority in slicer(index, pa.Table.from_batches([batch]), count):
                 yield from self.output(piece, matches, priority)
 
-    def match(self, index: Shards, piece: pa.Table) -> tuple[Matches, NDArray[np.uint8]]:
+    def match(self, index: Shards, piece: pa.Table) -> Found:
         try:
-            where = None if self.where is None else _texts(piece[self.where])
-            matches, priority = index.match_batch(documents(piece, self.attributes, self.objects), where)
+            where = None if self.where is None else _texts(piece[self.where], self.on_error)
+            events = documents(piece, self.attributes, self.objects)
+            found = index.match_batch(events, where, on_error=self.on_error)
         except TableError as problem:
-            raise TableError(f"{problem}{self._which(piece, problem)}") from None
-        return (matches, priority) if self.limit is None else first_of_each(matches, priority, self.limit)
+            named = f" ({self._named(piece, problem.rows[0][0])})" if problem.rows and self.kept else ""
+            raise TableError(f"{problem}{named}") from None
+        except TooExpensive as problem:
+            known = self.kept and isinstance(problem.event, int)
+            event = f"the event with {self._named(piece, problem.event)}" if known else None
+            raise TooExpensive(problem.id, event, problem.steps) from None
+        return found if self.limit is None else first_of_each(*found, self.limit)
 
-    def _which(self, piece: pa.Table, problem: TableError) -> str:
-        if not problem.rows or not self.kept:
-            return ""
+    def _named(self, piece: pa.Table, row: Any) -> str:
         name = self.kept[0]
-        return f" ({name} = {piece[name][problem.rows[0][0]].as_py()!r})"
+        return f"{name} = {piece[name][row].as_py()!r}"
 
     def output(self, piece: pa.Table, matches: Matches, priority: NDArray[np.uint8]) -> Iterator[pa.RecordBatch]:
-        """The rows of some events and what they match."""
+        """The rows of some events and what they match. If bad events come back, their rows have an error instead."""
         kept = piece.select(list(self.kept))
+        if self.on_error != "return":
+            yield from self._matched_rows(kept, matches)
+            return
+        bad = np.zeros(len(matches), bool)
+        reasons = np.full(len(matches), None, object)
+        for event, reason in matches.errors:
+            bad[event], reasons[event] = True, reason
+        start = 0
+        for batch in self._matched_rows(kept, matches):
+            table = pa.Table.from_batches([batch])
+            if self.form == "pairs":  # bad events match nothing, so they have no row yet
+                yield from batches_of(table.append_column(ERROR, pa.nulls(table.num_rows, pa.string())))
+                continue
+            some = slice(start, start + table.num_rows)
+            found = table.column(RESULTS[self.form])
+            found = pc.if_else(pa.array(bad[some]), pa.nulls(table.num_rows, found.type), found)
+            table = table.set_column(table.num_columns - 1, RESULTS[self.form], found)
+            yield from batches_of(table.append_column(ERROR, pa.array(reasons[some], pa.string())))
+            start = some.stop
+        if self.form == "pairs" and bad.any():
+            table = kept.filter(pa.array(bad))
+            table = table.append_column(RESULTS["pairs"], pa.nulls(table.num_rows, _spark_ids(matches.ids).type))
+            yield from batches_of(table.append_column(ERROR, pa.array(reasons[bad], pa.string())))
+
+    def _matched_rows(self, kept: pa.Table, matches: Matches) -> Iterator[pa.RecordBatch]:
         if self.form == "counts":
             yield from batches_of(kept.append_column("matches", pa.array(matches.counts)))
         elif self.form == "pairs":
@@ -186,7 +223,8 @@ class Slicer:
             began = time.perf_counter()
             piece = self._fitting(index, table.slice(start, self.size))
             matches, priority = self.job.match(index, piece)
-            count.add(piece.num_rows, len(matches.ids), time.perf_counter() - began)
+            seconds = time.perf_counter() - began
+            count.add(piece.num_rows, len(matches.ids), seconds, len(matches.errors))
             start += piece.num_rows
             each = max(1.0, len(matches.ids) / piece.num_rows)
             self.size = int(min(max(self.most / each, 1), LARGEST_SLICE, self.size * 8))
@@ -213,13 +251,15 @@ def _runs(offsets: I64) -> Iterator[tuple[int, int]]:
         first = last
 
 
-def _texts(predicates: pa.ChunkedArray) -> list[str | None]:
+def _texts(predicates: pa.ChunkedArray, on_error: str) -> list[str | None]:
     bad = unsound(predicates)
-    if bad is not None and bad.any():
+    if bad is None or not bad.any():
+        return list(predicates.to_pylist())
+    if on_error == "raise":
         row = int(bad.argmax())
         problem = "the predicate of an event holds the character NUL, or is not UTF-8"
         raise TableError(problem, [(row, problem)])
-    return list(predicates.to_pylist())
+    return [chr(0) if wrong else text.as_py() for wrong, text in zip(bad, predicates, strict=True)]
 
 
 def _widths(kept: pa.Table) -> NDArray[np.float64]:
@@ -246,13 +286,13 @@ def _cut(widths: NDArray[np.float64], events: I64) -> Iterator[slice]:
         first = last
 
 
-def first_of_each(matches: Matches, priority: NDArray[np.uint8], limit: int) -> tuple[Matches, NDArray[np.uint8]]:
+def first_of_each(matches: Matches, priority: NDArray[np.uint8], limit: int) -> Found:
     """The most urgent `limit` matches of each event."""
     counts = np.minimum(matches.counts, limit)
     offsets = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=offsets[1:])
     at = np.arange(offsets[-1]) + np.repeat(matches.offsets[:-1] - offsets[:-1], counts)
-    return Matches(offsets, matches.ids.take(pa.array(at))), priority[at]
+    return Matches(offsets, matches.ids.take(pa.array(at)), matches.errors), priority[at]
 
 
 def _spark_ids(ids: pa.Array) -> pa.Array:

@@ -49,8 +49,10 @@ from hitbox.spark.task_progress import STREAM_MATCH, TABLE_MATCH
 BLOCKS = "block long, checksum long, parts int, events binary"
 PIECES = "block long, checksum long, first long, part int, seconds double, found binary"
 COUNTS, IDS, LEVELS, RUNS = "_hitbox_counts", "_hitbox_ids", "_hitbox_levels", "_hitbox_runs"
+ERRORS = "_hitbox_errors"
 """Columns of a piece beside those that are kept of the events: how many matches, or their ids (in four bytes each where
-that is enough) and their priorities, as runs of one priority. All of it passes through Spark's shuffle."""
+that is enough) and their priorities, as runs of one priority; and why events do not fit, if any does not. All of it
+passes through Spark's shuffle."""
 PIECE_COLUMNS = ["block", "checksum", "first", "part", "seconds", "found"]
 SHIFT = 2**32
 MIN_PIECE_IDS = 50_000
@@ -123,8 +125,9 @@ class PartMatch:
 
     @property
     def merges(self) -> bool:
-        """Pairs need no order, so they leave the tasks of the parts as they are found."""
-        return self.job.form != "pairs" or self.job.limit is not None
+        """Pairs need no order, so they leave the tasks of the parts as they are found. But an event that does not fit
+        in one part does not fit."""
+        return self.job.form != "pairs" or self.job.limit is not None or self.job.on_error != "raise"
 
     def blocks(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext  # a Connect client need not have it
@@ -178,7 +181,7 @@ class PartMatch:
                     first += piece.num_rows
                 else:
                     yield from now.job.output(piece, matches, priority)
-            count.add(passed.events if part == 0 else 0, passed.matches, passed.seconds)
+            count.add(passed.events if part == 0 else 0, passed.matches, passed.seconds, 0)
 
     def _piece(self, piece: pa.Table, matches: Matches, priority: NDArray[np.uint8], part: int) -> pa.RecordBatch:
         """What some events match in one part; the first part also carries their columns."""
@@ -189,6 +192,9 @@ class PartMatch:
             offsets = pa.array(matches.offsets.astype(np.int32))
             columns[IDS] = pa.ListArray.from_arrays(offsets, _narrow(matches.ids))
             columns[LEVELS], columns[RUNS] = _runs(priority, matches.offsets)
+        if self.job.on_error != "raise":
+            reasons = dict(matches.errors)
+            columns[ERRORS] = pa.array([reasons.get(event) for event in range(len(matches))], pa.string())
         return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
     def merge(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -229,16 +235,25 @@ class PartMatch:
     def _rows(self, tables: list[pa.Table], count: Counted) -> Iterator[pa.RecordBatch]:
         events = tables[0].select(list(self.job.kept))
         if self.job.form == "counts":
-            total = sum(table[COUNTS].to_numpy() for table in tables)
-            counts = total if self.job.limit is None else np.minimum(total, self.job.limit)
-            count.add(tables[0].num_rows, int(counts.sum()), 0.0)
-            yield from match_task.batches_of(events.append_column("matches", pa.array(counts)))
-            return
-        matches, priority = merged([_found(table) for table in tables], ID_TYPES[self.id_type])
-        if self.job.limit is not None:
-            matches, priority = first_of_each(matches, priority, self.job.limit)
-        count.add(tables[0].num_rows, len(matches.ids), 0.0)
+            matches, priority = self._sum(tables), np.zeros(0, np.uint8)
+        else:
+            found = [_found(table) for table in tables]
+            matches, priority = merged(found, ID_TYPES[self.id_type], self.job.on_error)
+            if self.job.limit is not None:
+                matches, priority = first_of_each(matches, priority, self.job.limit)
+        count.add(tables[0].num_rows, int(matches.offsets[-1]), 0.0, len(matches.errors))
         yield from self.job.output(events, matches, priority)
+
+    def _sum(self, tables: Sequence[pa.Table]) -> Matches:
+        """Matches without ids."""
+        counts = sum(table[COUNTS].to_numpy() for table in tables)
+        errors = {event: reason for table in reversed(tables) for event, reason in _errors(table)}
+        if self.job.limit is not None:
+            counts = np.minimum(counts, self.job.limit)
+        if self.job.on_error == "return":
+            counts[list(errors)] = 0
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        return Matches(offsets, pa.array([], ID_TYPES[self.id_type]), sorted(errors.items()))
 
     def _now(self) -> Now:
         if self.stream is None:
@@ -317,7 +332,12 @@ def _found(table: pa.Table) -> Found:
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     ids, levels, runs = (_flat(table[name]) for name in (IDS, LEVELS, RUNS))
-    return Matches(offsets, ids), np.repeat(levels.to_numpy(), runs.to_numpy())
+    return Matches(offsets, ids, _errors(table)), np.repeat(levels.to_numpy(), runs.to_numpy())
+
+
+def _errors(table: pa.Table) -> list[tuple[int, str]]:
+    reasons = table[ERRORS].to_pylist() if ERRORS in table.column_names else []
+    return [(event, reason) for event, reason in enumerate(reasons) if reason is not None]
 
 
 def _flat(lists: pa.ChunkedArray) -> pa.Array:

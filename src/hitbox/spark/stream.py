@@ -58,6 +58,7 @@ def match_stream(
     keep: Sequence[str] = (),
     where: str | None = None,
     allow_missing: bool = False,
+    on_error: str = "raise",
 ) -> StreamingQuery:
     """Match a stream of events; returns a started query.
 
@@ -70,7 +71,7 @@ def match_stream(
     ----------
     checkpoint: where Spark and hitbox note what was done; a query started again with it goes on where it stopped
     trigger: of Spark, such as {"processingTime": "5 seconds"} or {"availableNow": True}
-    form, limit, keep, where, allow_missing: as in `match`
+    form, limit, keep, where, allow_missing, on_error: as in `match`
     """
     require_frame(events, "events")
     require_names(keep, "keep")
@@ -81,7 +82,7 @@ def match_stream(
     path = resolve(path)
     events = with_nested_fields(events, [event_id, *keep, where], objects=True)
     output = Output.checked(events.sparkSession, out, sink, checkpoint)
-    asked = Asked(path, event_id, form, limit, tuple(keep), where, allow_missing)
+    asked = Asked(path, event_id, form, limit, tuple(keep), where, allow_missing, on_error)
     asked.prepare(events, None)
     snapshot_files.require_writable(join(path, "pins"), "pins of the stream")
     require_hitbox(events.sparkSession)
@@ -104,7 +105,8 @@ def start(
 
 
 def progress(stream: str | StreamingQuery, metrics: str = "hitbox") -> list[dict[str, Any]]:
-    """What the batches of a stream did, oldest first: batch, version, events, matches, seconds, seconds_matching.
+    """What the batches of a stream did, oldest first: batch, version, events, matches, bad_events, seconds and
+    seconds_matching. `bad_events` are those that did not fit, if `on_error` lets them pass.
 
     For a query there is also `snapshot_age_seconds`: how long ago the version was published.
 
@@ -152,6 +154,7 @@ class Asked:
     keep: tuple[str, ...]
     where: str | None
     allow_missing: bool
+    on_error: str = "raise"
 
     def prepare(self, events: DataFrame, version: int | None) -> Any:
         return prepare(
@@ -164,6 +167,7 @@ class Asked:
             self.where,
             version,
             self.allow_missing,
+            self.on_error,
         )
 
 
@@ -229,6 +233,7 @@ class Batch:
             version=version,
             events=count.events,
             matches=count.matches,
+            bad_events=count.bad_events,
             seconds_matching=round(count.seconds, 4),
             seconds=round(time.perf_counter() - began, 4),
         )

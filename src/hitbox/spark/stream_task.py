@@ -25,7 +25,7 @@ from hitbox.errors import SnapshotError, TableError
 from hitbox.spark import snapshot_files
 from hitbox.spark.batch_version import Version, chosen, held
 from hitbox.spark.columns import event_columns_read, no_column, objects_of
-from hitbox.spark.match_task import RESULTS, Counted, Job
+from hitbox.spark.match_task import ERROR, RESULTS, Counted, Job
 from hitbox.storage.addresses import without_passwords
 
 VERSION = "snapshot_version"
@@ -43,9 +43,10 @@ def figures() -> Sequence[Column]:
     return [
         F.sum(figure[0]).cast("long").alias("events"),
         F.sum(figure[1]).cast("long").alias("matches"),
-        F.max(figure[2]).cast("long").alias("version"),
-        F.sum(figure[3]).alias("seconds_matching"),
-        F.max(figure[4]).alias("snapshot_age_seconds"),
+        F.sum(figure[2]).cast("long").alias("bad_events"),
+        F.max(figure[3]).cast("long").alias("version"),
+        F.sum(figure[4]).alias("seconds_matching"),
+        F.max(figure[5]).alias("snapshot_age_seconds"),
     ]
 
 
@@ -89,7 +90,8 @@ class StreamTask:
             none = pa.nulls(batch.num_rows, _FIGURES_TYPE)
             yield pa.RecordBatch.from_arrays([*batch.columns, numbers, none], schema=schema)
         age = max(0.0, time.time() - version.published)
-        figures = [float(count.events), float(count.matches), float(version.number), count.seconds, age]
+        counted = float(count.events), float(count.matches), float(count.bad_events)
+        figures = [*counted, float(version.number), count.seconds, age]
         nulls = [pa.nulls(1, field.type) for field in schema][:-1]
         yield pa.RecordBatch.from_arrays([*nulls, pa.array([figures], _FIGURES_TYPE)], schema=schema)
 
@@ -98,7 +100,8 @@ class StreamTask:
         ids = pa.int64() if self.id_type == "int" else pa.string()
         kind = {"arrays": pa.list_(ids), "pairs": ids, "counts": pa.int64()}[self.job.form]
         kept = [pa.field(name, events.field(name).type) for name in self.job.kept]
-        last = [(RESULTS[self.job.form], kind), (VERSION, pa.int64()), (FIGURES, _FIGURES_TYPE)]
+        error = [(ERROR, pa.string())] if self.job.on_error == "return" else []
+        last = [(RESULTS[self.job.form], kind), *error, (VERSION, pa.int64()), (FIGURES, _FIGURES_TYPE)]
         return pa.schema([*kept, *[pa.field(*one) for one in last]])
 
     def _fitted(self, version: Version) -> dict[str, Any]:
