@@ -226,3 +226,59 @@ def test_translate(here: Path) -> None:
         done = run("translate", *words, stdin=stdin)
         assert done.exit_code == 2
         assert says in done.stderr
+
+
+@pytest.fixture
+def orders(here: Path) -> Path:
+    (here / "orders.csv").write_text("event_id,price,city,note\no7,12.5,Paris,first\no8,1.0,Rome,\n")
+    return here
+
+
+def test_matches_are_under_the_ids_of_the_events(orders: Path) -> None:
+    lines = run("match", "orders.csv", "-s", "subs.csv", "--json").stdout.splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"event_id": "o7", "subscriptions": ["s1", "s2"]},
+        {"event_id": "o8", "subscriptions": []},
+    ]
+    assert "o7" in run("match", "orders.csv", "-s", "subs.csv").stdout
+    named = run("match", "orders.csv", "-s", "subs.csv", "--event-id", "note", "--json").stdout.splitlines()
+    assert [json.loads(line)["note"] for line in named] == ["first", ""]
+    (orders / "ids.jsonl").write_text('{"price": 12.5, "city": "Paris", "id": 77}\n')
+    assert json.loads(run("match", "ids.jsonl", "-s", "subs.csv", "--json").stdout)["id"] == 77
+
+
+def test_the_options_of_spark_mean_the_same_without_it(orders: Path) -> None:
+    def found(*options: str) -> list[dict[str, object]]:
+        done = run("match", "orders.csv", "-s", "subs.csv", "--json", *options)
+        assert done.exit_code == 0, done.output
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    assert [one["subscriptions"] for one in found("--limit", "1")] == [["s1"], []]
+    assert found("--form", "pairs", "--keep", "city, price") == [
+        {"event_id": "o7", "city": "Paris", "price": 12.5, "subscription": id} for id in ("s1", "s2")
+    ]
+    assert [one["matches"] for one in found("--form", "counts")] == [2, 0]
+    assert [one["matches"] for one in found("--form", "counts", "--limit", "0")] == [0, 0]
+    done = run("match", "orders.csv", "-s", "subs.csv", "-o", "out.csv", "--form", "counts")
+    assert done.exit_code == 0, done.output
+    assert (orders / "out.csv").read_text().splitlines() == ['"event_id","matches"', '"o7",2', '"o8",0']
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--form", "pair"], "did you mean 'pairs'"),
+        (["--limit", "-1"], "--limit is a whole number"),
+        (["--keep", "citty"], "no column 'citty'; did you mean 'city'"),
+        (["--event-id", "nope"], "no column 'nope'"),
+        (["--form", "arrays", "-o", "out.csv"], "a CSV file has no lists"),
+        (["--master", "local[2]"], "--master is for matching on Spark"),
+        (["--spark", "-o", "out", "--threads", "2"], "--threads is for matching in this process"),
+        (["--spark", "-o", "out", "--matcher", "brute"], "--matcher is for matching in this process"),
+        (["--spark", "-o", "out", "--schema", "price:float"], "--schema is for matching in this process"),
+    ],
+)
+def test_options_that_do_not_fit(orders: Path, options: list[str], says: str) -> None:
+    done = run("match", "orders.csv", "-s", "subs.csv", *options)
+    assert done.exit_code == 2
+    assert says in done.stderr

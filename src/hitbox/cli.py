@@ -17,12 +17,13 @@ try:
     import typer.core
     import typer.main
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 except ModuleNotFoundError as missing:  # the core installs without them
     sys.exit(f"the hitbox command needs {missing.name}: pip install 'hitbox[cli]'")
 
 from hitbox import Index, __version__, dialects
-from hitbox.console import table_files
+from hitbox.console import match_results, table_files
 from hitbox.console.errors import plain_errors
 from hitbox.console.progress import progress
 from hitbox.errors import MissingExtra, ValueProblem, nearest
@@ -147,20 +148,24 @@ def match(
     out: Annotated[
         str | None, typer.Option("--out", "-o", help="write the matches to this file (.csv, .jsonl, .parquet)")
     ] = None,
-    threads: Annotated[int, typer.Option(help="number of threads")] = 1,
+    threads: Annotated[int | None, typer.Option(help="number of threads (default: 1)")] = None,
     matcher: Matcher = None,
+    event_id: Annotated[
+        str | None,
+        typer.Option(help="column that identifies an event (default: event_id; else id, else row numbers)"),
+    ] = None,
+    form: Annotated[
+        str | None, typer.Option(help="arrays, pairs or counts (default: arrays; pairs for CSV, which has no lists)")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="at most this many matches per event, the most urgent ones")] = None,
+    keep: Annotated[str, typer.Option(help="event columns to copy to the output, comma-separated")] = "",
     spark: Annotated[bool, typer.Option("--spark", help="match on Spark; --out then names a Parquet table")] = False,
     master: Annotated[str | None, typer.Option(help="on Spark: the master or the address of a Connect server")] = None,
-    event_id: Annotated[str, typer.Option(help="on Spark: the column that identifies an event")] = "event_id",
-    form: Annotated[str, typer.Option(help="on Spark: arrays, pairs or counts")] = "arrays",
-    limit: Annotated[
-        int | None, typer.Option(help="on Spark: at most this many matches per event, the most urgent ones")
-    ] = None,
-    keep: Annotated[str, typer.Option(help="on Spark: event columns to copy to the output, comma-separated")] = "",
     as_json: AsJson = False,
 ) -> None:
     """Find the subscriptions that match each event of a table. Runs in this process, or on Spark with --spark."""
     with plain_errors():
+        _check_place(spark, {"--master": master}, {"--schema": schema, "--threads": threads, "--matcher": matcher})
         if spark:
             source = snapshot or subscriptions
             if source is None or out is None:
@@ -168,37 +173,57 @@ def match(
             if table_files.STDIN in (events, source):
                 raise ValueProblem("--spark reads tables by their name, not from standard input")
             on_spark = import_module(SPARK).match_command
-            on_spark(events, source, out, event_id, form, limit, keep, where, master, as_json)
+            on_spark(events, source, out, event_id or "event_id", form or "arrays", limit, keep, where, master, as_json)
             return
         _check_stdin(events, subscriptions, schema)
         with progress("reading events", total=3) as step:
             table = table_files.read_table(events)
+            form = form or ("pairs" if out is not None and out.lower().endswith(".csv") else "arrays")
+            kept = [name.strip() for name in keep.split(",") if name.strip()]
+            labels = match_results.labels(table, event_id, kept, form)
             step.advance(doing="reading subscriptions")
             index = _open(subscriptions, snapshot, schema, matcher, table)
             step.advance(doing=f"matching {len(table):,} events with {len(index):,} subscriptions")
-            matches = index.match_batch(table, where, threads=threads)
+            matches = match_results.limited(
+                index.match_batch(table, where, threads=1 if threads is None else threads), limit
+            )
         total = len(matches.ids)
+        found = match_results.as_table(matches, labels, form)
         if out is not None:
-            table_files.write_matches(out, matches)
+            table_files.write_table(out, found)
             print(f"{len(matches)} events, {total} matches -> {out}", file=sys.stderr)
         elif as_json:
-            for event in range(len(matches)):
-                print(json.dumps({"event": event, "subscriptions": matches[event]}, ensure_ascii=False))
+            for line in table_files.json_lines(found):
+                print(line)
         else:
-            _show(matches)
+            _show(found)
             print(f"{len(matches)} events, {len(index)} subscriptions, {total} matches", file=sys.stderr)
 
 
-def _show(matches: Any) -> None:
-    table = Table("event", "subscriptions")
-    shown = min(len(matches), 50)
-    for event in range(shown):
-        ids = matches[event]
-        more = f" and {len(ids) - 10} more" if len(ids) > 10 else ""
-        table.add_row(str(event), ", ".join(map(str, ids[:10])) + more)
-    if len(matches) > shown:
-        table.add_row("…", f"{len(matches) - shown} more events; use --out or --json for all")
+def _check_place(spark: bool, on_spark: dict[str, Any], here: dict[str, Any]) -> None:
+    """Options that would not count are errors."""
+    for name, value in (here if spark else on_spark).items():
+        if value is not None:
+            raise ValueProblem(
+                f"{name} is for matching {'in this process, not on' if spark else 'on'} Spark: "
+                f"{'leave it out' if spark else 'give --spark, too'}"
+            )
+
+
+def _show(found: Any) -> None:
+    table = Table(*found.column_names)
+    for row in found.slice(0, 50).to_pylist():
+        table.add_row(*map(_cell, row.values()))
+    if len(found) > 50:
+        table.add_row("…", f"{len(found) - 50} more rows; use --out or --json for all")
     Console().print(table)
+
+
+def _cell(value: Any) -> str:
+    if not isinstance(value, list):
+        return escape(str(value))
+    more = f" and {len(value) - 10} more" if len(value) > 10 else ""
+    return escape(", ".join(map(str, value[:10])) + more)
 
 
 @app.command()

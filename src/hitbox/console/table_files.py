@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ import pyarrow.parquet
 from hitbox.encoding.codecs import is_list_type, is_text, plain_type
 from hitbox.encoding.schema import Schema
 from hitbox.errors import SchemaError, TableError
-from hitbox.index.matches import Matches
 
 STDIN = "-"
+PIECE = 1000
+"""Rows that are Python objects at a time."""
 FORMATS = (".csv", ".jsonl", ".ndjson", ".json", ".parquet")
 
 
@@ -67,23 +69,33 @@ def _format_of(content: bytes) -> str:
     return ".jsonl" if content.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{") else ".csv"
 
 
-def write_matches(path: str | os.PathLike[str], matches: Matches) -> None:
-    """CSV: one row per match. JSON lines and Parquet: one row per event, with a list of ids."""
+def write_table(path: str | os.PathLike[str], table: pa.Table) -> None:
+    """Write a file of the kind that its ending says; a CSV file holds no lists."""
     file = Path(path)
     ending = file.suffix.lower()
-    lists = pa.table({"event": pa.array(range(len(matches)), pa.int64()), "subscriptions": matches.to_list_array()})
     try:
         if ending == ".csv":
-            pyarrow.csv.write_csv(matches.to_table(), file)
+            nested = next((column.name for column in table.schema if pa.types.is_nested(column.type)), None)
+            if nested is not None:
+                raise TableError(f"{file}: a CSV file has no lists and objects, and {nested!r} is a column of them")
+            pyarrow.csv.write_csv(table, file)
         elif ending in (".jsonl", ".ndjson", ".json"):
             with open(file, "w", encoding="utf-8") as out:
-                out.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in lists.to_pylist())
+                out.writelines(line + "\n" for line in json_lines(table))
         elif ending == ".parquet":
-            pyarrow.parquet.write_table(lists, file)
+            pyarrow.parquet.write_table(table, file)
         else:
             raise TableError(f"{file} has an ending that hitbox cannot write (known: {', '.join(FORMATS)})")
+    except pa.ArrowInvalid as problem:
+        raise TableError(f"cannot write {file}: {problem}") from None
     except OSError as problem:
         raise TableError(f"cannot write {file}: {problem.strerror or problem}") from None
+
+
+def json_lines(table: pa.Table) -> Iterator[str]:
+    for batch in table.to_batches(PIECE):
+        for row in batch.to_pylist():
+            yield json.dumps(row, ensure_ascii=False, default=str)
 
 
 def read_schema(text: str) -> Schema:

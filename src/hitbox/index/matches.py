@@ -14,6 +14,9 @@ import pyarrow as pa
 from hitbox.encoding.arrays import I64
 from hitbox.errors import MissingExtra
 
+RESULTS = {"arrays": "subscriptions", "pairs": "subscription", "counts": "matches"}
+"""What the column with the matches is called in a table: one list per event, one row per match, or their number."""
+
 
 @dataclass(frozen=True, slots=True)
 class Matches:

@@ -30,7 +30,7 @@ from hitbox.encoding.arrays import I64
 from hitbox.encoding.codecs import unsound
 from hitbox.errors import SnapshotError, TableError, TooExpensive
 from hitbox.index.bad_events import Found
-from hitbox.index.matches import Matches
+from hitbox.index.matches import RESULTS, Matches
 from hitbox.index.sharded import Shards
 from hitbox.spark import snapshot_files
 from hitbox.spark.columns import documents
@@ -43,8 +43,6 @@ MAX_OPEN = 2
 
 ERROR = "error"
 """The column with what is wrong with an event, if on_error is "return"."""
-RESULTS = {"arrays": "subscriptions", "pairs": "subscription", "counts": "matches"}
-"""The column with what an event matches, by form."""
 FORMS = tuple(RESULTS)
 
 _open: OrderedDict[tuple[str, int, int, int], Shards] = OrderedDict()
