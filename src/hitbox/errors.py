@@ -194,15 +194,17 @@ def nearest(name: object, known: Iterable[str]) -> str:
     >>> nearest("prise", ["price", "qty"])
     "; did you mean 'price'?"
     """
-    if not isinstance(name, str):
-        return ""
+    close = closest(name, known) if isinstance(name, str) else None
+    return "" if close is None else f"; did you mean {close!r}?"
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is most similar, if one is."""
     import difflib  # only after a mistyped name
 
     names = list(known)
     close = difflib.get_close_matches(name[:200], names, n=1, cutoff=0.6)
-    if not close:
-        close = [n for n in names if n.lower() == name.lower()][:1]
-    return f"; did you mean {close[0]!r}?" if close else ""
+    return next(iter(close), None) or next((one for one in names if one.lower() == name.lower()), None)
 
 
 def require_extra(module: str, extra: str, *packages: str) -> None:

@@ -504,7 +504,7 @@ def test_no_reference_is_lost_or_kept() -> None:
     bad = [
         {"a": text},
         {"nope": number},
-        {"a": number, text: when},
+        {text: when},
         {"s": when},
         {"a": (number, number)},
         {"s": Text(text)},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -166,12 +167,63 @@ def test_fields_that_are_not_declared() -> None:
     assert ignoring.match_batch(pa.table({"else": [1]}))[0] == []
     assert ignoring.match_batch([{"price": 3, "else": 1}])[0] == ["cheap"]
     for one in ({"price": 3, "else": 1}, {"order": {"zip": 1}}):
-        for index in (refusing, neither):
-            with pytest.raises(UnknownAttribute):
-                index.match(one)
+        with pytest.raises(UnknownAttribute):
+            refusing.match(one)
         with pytest.raises(TableError, match="not an attribute"):
             refusing.match_batch(pa.Table.from_pylist([one]))
-    assert neither.match_batch(pa.table({"price": [3.0], "else": [1]}))[0] == ["cheap"]
+    assert neither.match({"price": 3, "else": 1}) == ["cheap"]
+
+
+@pytest.mark.parametrize(
+    ("event", "says"),
+    [
+        ({"price": 3, "else": 1}, None),
+        ({"price": 3, "prise": 1}, None),
+        ({"price": None, "else": 1}, None),
+        ({"order": {"city": "Paris", "zip": 1}, "else": {"price": 3}}, None),
+        ({"items": [{"sku": "A", "price": 1, "q": 1}], "else": [1]}, None),
+        ({"new": {"price": 3, "else": 1}, "old": {"else": 1}}, None),
+        ({"new": {"price": 3}, "old": {"price": 4}, "else": 1}, None),
+        ({"old": 5, "price": 3}, None),
+        ({"else": 1}, "none of the attributes"),
+        ({"new": {"else": 1}}, "none of the attributes"),
+        ({"prise": 3, "order": {"city": "Paris"}}, "prise.*did you mean 'price'"),
+        ({"price": 3, "order": {"ctiy": "Paris"}}, "order.ctiy.*did you mean 'order.city'"),
+        ({"items": [{"skuu": "A", "price": 1}]}, "skuu.*did you mean 'sku'"),
+        ({"new": {"price": 3}, "old": {"prise": 4}}, "prise.*did you mean 'price'"),
+        ({"price": 3, "about_me": 1}, "has the role information"),
+    ],
+)
+def test_a_row_means_what_its_table_means(event: dict[str, Any], says: str | None) -> None:
+    index = Index({**SHOP, "about_me": {"type": "int", "role": "information"}})
+    for id in shop():
+        index.subscribe(id, shop().where(id))
+    table = pa.Table.from_pylist([event])
+    looks: list[Callable[[], Any]] = [
+        lambda: index.match_batch(table)[0],
+        lambda: index.match_batch([event])[0],
+        lambda: index.match(event),
+        lambda: index.explain(event).matches,  # type: ignore[union-attr]
+    ]
+    if says is None:
+        first, *others = [sorted(look()) for look in looks]
+        assert all(found == first for found in others)
+        return
+    for look in looks:
+        with pytest.raises(HitboxError, match=says):
+            look()
+
+
+def test_the_ends_of_an_interval_are_no_attributes() -> None:
+    with pytest.raises(
+        UnknownAttribute, match=r"'price_low' is no attribute: write an interval as 'price': \(low, high\)"
+    ):
+        shop().match({"price_low": 1, "price_high": 3})
+
+
+def test_few_of_many_strange_names_are_compared() -> None:
+    strange = {f"{n} else": n for n in range(100_000)}
+    assert shop().match({"price": 3, **strange}) == ["cheap"]
 
 
 def test_now_is_one_value_per_batch() -> None:

@@ -11,6 +11,7 @@ An event may carry two images, {"old": {...}, "new": {...}}: then `new` is the e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,14 @@ import numpy as np
 from hitbox.encoding.inputs import as_mapping
 from hitbox.encoding.schema import Attribute, Schema
 from hitbox.encoding.values import NORMAL, brief, is_missing
-from hitbox.errors import UnknownAttribute, ValueProblem
+from hitbox.errors import UnknownAttribute, ValueProblem, closest
 
 ABSENT: Any = object()
 """What `lookup` returns if a document has no such field."""
 Event = Mapping[str, Any]
 LISTS = (list, set, frozenset, np.ndarray)
+MOST_COMPARED, MOST_LETTERS = 10_000, 200
+"""Pairs of names, and letters of one, that are looked at to find a misspelt attribute of an event."""
 
 
 class Document(dict[str, Any]):
@@ -37,12 +40,68 @@ class Document(dict[str, Any]):
         self.old = old
 
 
-def flat(schema: Schema, event: Event) -> Iterator[tuple[str, Any]]:
-    """(attribute, value) of an event, as they were given. Checks names, and that none comes twice."""
-    return _flat(schema, event, "", set())
+Check = Callable[[Schema, set[str], Sequence[Any]], None]
+"""Called with the attributes that were seen, and with the names that no attribute has."""
 
 
-def _flat(schema: Schema, event: Event, above: str, seen: set[str]) -> Iterator[tuple[str, Any]]:
+def flat(schema: Schema, event: Event, check: Check) -> Iterator[tuple[str, Any]]:
+    """(attribute, value) of an event, as they were given. No attribute may come twice; `check` is for other names."""
+    seen: set[str] = set()
+    strange: list[Any] = []
+    yield from _flat(schema, event, "", seen, strange)
+    if strange:
+        check(schema, seen, strange)
+
+
+def refuse(schema: Schema, seen: set[str], strange: Sequence[Any]) -> None:
+    schema.number(strange[0])  # raises, with the nearest name
+
+
+def check_event(schema: Schema, seen: set[str], strange: Sequence[Any]) -> None:
+    """An event may have more fields than there are attributes, but not only such: see `check_part`."""
+    check_part(schema, seen, strange)
+    wanted = schema.with_role("criteria")
+    if schema.extra is None and wanted and seen.isdisjoint(wanted):
+        raise UnknownAttribute(
+            f"none of the attributes {', '.join(wanted[:8])} is in the event, which has {', '.join(strange[:8])}"
+        )
+
+
+def check_part(schema: Schema, seen: set[str], strange: Sequence[Any]) -> None:
+    """Names that no attribute has are the caller's, unless one looks like an attribute that is absent. It is the same
+    with the columns of a table (events.check_columns)."""
+    if schema.extra == "ignore":
+        return
+    odd = next((name for name in strange if not isinstance(name, str)), None)
+    if odd is not None or schema.extra == "error":
+        refuse(schema, seen, strange if odd is None else [odd])
+    absent = tuple(name for name in schema.with_role("criteria") if name not in seen)
+    ends = {end: name for name in absent for end in schema.end_columns(name)}
+    for name in strange:
+        if name in ends:
+            whole = ends[name]
+            raise UnknownAttribute(f"{name!r} is no attribute: write an interval as {whole!r}: (low, high)")
+    for name in strange[: 1 + MOST_COMPARED // (1 + len(absent))]:
+        meant = misspelt(schema, name, absent)
+        if meant is not None:
+            raise UnknownAttribute(f"unknown attribute {brief(name)}; did you mean {meant!r}? (rename or drop it)")
+
+
+def misspelt(schema: Schema, name: str, absent: tuple[str, ...]) -> str | None:
+    """The absent attribute that a name may mean; if it is that of a field in a known object, a field beside it."""
+    above = name.rpartition(".")[0]
+    if above not in schema.objects:
+        return _closest(name[:MOST_LETTERS], absent)
+    start = f"{above}."
+    beside = tuple(one.removeprefix(start) for one in absent if one.startswith(start))
+    found = _closest(name.removeprefix(start)[:MOST_LETTERS], beside)
+    return None if found is None else start + found
+
+
+_closest = lru_cache(1000)(closest)
+
+
+def _flat(schema: Schema, event: Event, above: str, seen: set[str], strange: list[str]) -> Iterator[tuple[str, Any]]:
     for name, value in event.items():
         whole = f"{above}.{name}" if above else name
         if whole in schema:
@@ -53,11 +112,11 @@ def _flat(schema: Schema, event: Event, above: str, seen: set[str]) -> Iterator[
         elif whole in schema.objects:
             inner = as_mapping(value)
             if inner is not None:
-                yield from _flat(schema, inner, whole, seen)
+                yield from _flat(schema, inner, whole, seen, strange)
             elif not is_missing(value):
                 raise ValueProblem(f"{whole!r} is an object: it takes a mapping, not {brief(value)}")
         elif schema.extra != "ignore":
-            schema.number(whole)  # raises, with the nearest name
+            strange.append(whole)
 
 
 def images(schema: Schema, event: Event) -> tuple[Event, Event | None]:
@@ -73,7 +132,7 @@ def images(schema: Schema, event: Event) -> tuple[Event, Event | None]:
         return event, None
     for name in event:
         declared = name in schema or name in schema.objects
-        if name not in ("old", "new") and (declared or schema.extra != "ignore"):
+        if name not in ("old", "new") and (declared or schema.extra == "error"):
             if not declared:
                 schema.number(name)  # raises, with the nearest name
             raise ValueProblem(f"attribute {name!r} stands beside the images old and new: it belongs into one of them")
@@ -88,7 +147,7 @@ def _is_none(value: Any) -> bool:
 def document(schema: Schema, event: Event) -> Document:
     """The plain values of an event without intervals."""
     new, old = images(schema, event)
-    found = Document({name: named_plain(schema[name], name, value) for name, value in flat(schema, new)})
+    found = Document({name: named_plain(schema[name], name, value) for name, value in flat(schema, new, check_part)})
     if old is not None:
         found.old = document(schema, {"new": old})
     return found
@@ -122,7 +181,7 @@ def plain(attribute: Attribute, value: Any) -> Any:
 def _object(fields: Schema, value: Any) -> dict[str, Any] | None:
     mapping = as_mapping(value)
     if mapping is not None:
-        return {name: named_plain(fields[name], name, one) for name, one in flat(fields, mapping)}
+        return {name: named_plain(fields[name], name, one) for name, one in flat(fields, mapping, check_part)}
     if is_missing(value):
         return None
     raise ValueProblem(f"{brief(value)} is a {type(value).__name__}; a list of objects takes mappings")

@@ -20,12 +20,24 @@ import pyarrow as pa
 from hitbox.encoding import arrow_compute as pc
 from hitbox.encoding.arrays import HIGHEST, I64, LOWEST, MISSING, Points
 from hitbox.encoding.codecs import NOT_UTF8, Codec, Mask, is_list_type, python_values
-from hitbox.encoding.documents import Document, Event, document, flat, images, open_document
+from hitbox.encoding.documents import (
+    Check,
+    Document,
+    Event,
+    check_event,
+    check_part,
+    document,
+    flat,
+    images,
+    misspelt,
+    open_document,
+    refuse,
+)
 from hitbox.encoding.inputs import as_mapping, tree
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import Schema
 from hitbox.encoding.values import brief, ends_of, is_missing
-from hitbox.errors import TableError, UnknownAttribute, ValueProblem, nearest
+from hitbox.errors import TableError, UnknownAttribute, ValueProblem
 
 AS_THEY_ARE = frozenset([pa.int64(), pa.float64(), pa.bool_(), pa.string(), pa.large_string()])
 """Arrow types whose Python values are plain already."""
@@ -42,11 +54,10 @@ def event_keys(keys: Keys, event: Event, role: str = "criteria") -> dict[int, tu
     """{attribute: (low, high)} of what a mapping says; checks names, roles, types and that low <= high."""
     event = _mapping(event)
     schema, found = keys.schema, {}
+    check: Check = refuse
     if role == "criteria":
-        event, old = images(schema, event)
-        if old is not None:
-            document(schema, {"new": old})  # checks names and types
-    for name, value in flat(schema, event):
+        event, check, _ = _image(schema, event)
+    for name, value in flat(schema, event, check):
         number = schema.number(name)
         if schema[name].role != role:
             raise ValueProblem(wrong_side(name, schema[name].role))
@@ -59,6 +70,12 @@ def _mapping(event: Any) -> Event:
     if found is None:
         raise ValueProblem(f"an event is a mapping of attribute to value, not {type(event).__name__}")
     return found
+
+
+def _image(schema: Schema, event: Event) -> tuple[Event, Check, Document | None]:
+    """The event itself; how its names are checked; and its old image."""
+    new, old = images(schema, event)
+    return (new, check_event, None) if old is None else (new, check_part, document(schema, {"new": old}))
 
 
 def wrong_side(name: str, role: str) -> str:
@@ -148,15 +165,17 @@ def _check_elements(schema: Schema, name: str, kind: pa.DataType, above: str = "
     if fields is None or not pa.types.is_struct(kind):
         return
     given = {f"{above}{field.name}": field.type for field in kind}
-    absent = [one for one in fields if one.startswith(above) and one not in given]
+    inside = tuple(f"{one}." for one in given)
+    absent = tuple(one for one in fields if one.startswith(above) and one not in given and not one.startswith(inside))
     for one, type_ in given.items():
         if one in fields.objects:
             _check_elements(schema, name, type_, f"{one}.")
         elif one in fields:
             _check_elements(fields, one, type_)
         elif schema.extra != "ignore":
-            hint = nearest(one, absent)
-            if hint or schema.extra == "error":
+            meant = misspelt(fields, one, absent)
+            if meant is not None or schema.extra == "error":
+                hint = "" if meant is None else f"; did you mean {meant!r}?"
                 raise TableError(f"column {name!r}: {one!r} is no field of its objects{hint} (rename or drop it)")
 
 
@@ -238,20 +257,25 @@ def attempt_keys(codec: Codec, name: str, column: Any) -> tuple[I64, Mask | None
 
 
 def check_columns(keys: Keys, columns: Sequence[str], may_be_empty: bool = False) -> None:
-    """At least one attribute is there, none twice; intervals have both ends; no column looks like a misspelt one."""
+    """At least one attribute is there, and none that events do not carry; intervals have both ends; no column looks
+    misspelt. It is the same with the names in a mapping (documents.check_part)."""
     schema = keys.schema
+    for name in schema.with_role("information"):
+        if name in columns:
+            raise TableError(f"column {name!r}: {wrong_side(name, 'information')}")
     wanted = schema.with_role("criteria")
     for name in wanted:
         ends = [end for end in schema.end_columns(name) if end in columns]
         if len(ends) == 1 and name not in columns:
             raise TableError(f"column {ends[0]!r} is only one end of an interval: both {name}_low and {name}_high")
-    absent = [n for n in wanted if not {n, *schema.end_columns(n)} & set(columns)]
+    absent = tuple(n for n in wanted if not {n, *schema.end_columns(n)} & set(columns))
     known = {*schema, *(f"{n}_{end}" for n in schema for end in ("low", "high"))}
     if schema.extra == "ignore":
         return
     for column in columns:
-        hint = "" if column in known else nearest(column, absent)
-        if hint or (schema.extra == "error" and column not in known):
+        meant = None if column in known else misspelt(schema, column, absent)
+        if meant is not None or (schema.extra == "error" and column not in known):
+            hint = "" if meant is None else f"; did you mean {meant!r}?"
             raise TableError(f"column {column!r} is not an attribute{hint} (rename or drop the column)")
     if schema.extra == "error" or may_be_empty:
         return
@@ -267,9 +291,9 @@ def normal(keys: Keys, event: Event) -> Document:
     schema = keys.schema
     if schema.is_open:
         return open_document(tree(event))
-    event, old = images(schema, event)
-    found = Document(old=None if old is None else document(schema, {"new": old}))
-    for name, value in flat(schema, event):
+    event, check, old = _image(schema, event)
+    found = Document(old=old)
+    for name, value in flat(schema, event, check):
         codec = keys.codecs[schema.number(name)]
         try:
             ends = None if codec.is_list else ends_of(value)

@@ -1,7 +1,7 @@
 """What `on_error` means, wherever many rows or events come at once.
 
     raise    the first one that does not fit is an error that names it, and nothing is done
-    null     of events only: what does not fit is null, or left out if it has no name here; the rest counts
+    null     of events only: what does not fit is null, or left out if its name does not fit; the rest counts
     return   what does not fit is left out as a whole, and comes back with the reason
 
 An event fits if it can be matched: `check` of the functions here raises a HitboxError otherwise, so they need not know

@@ -160,7 +160,7 @@ class Schema(Mapping[str, Attribute]):
     (['price', 'city'], 'string', 1)
 
     `extra` says what happens if an event has fields that are not declared, in mappings and in tables alike: "ignore",
-    or "error". Without it, a mapping with such a field is an error, and a table is one only if a column looks misspelt.
+    or "error". Without it they are ignored, unless one looks like a misspelt attribute, or there is nothing else.
     """
 
     is_open = False
