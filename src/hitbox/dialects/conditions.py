@@ -6,6 +6,7 @@ larger than a predicate may be is an error before its text is made.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ MAX_TEXT = DEFAULT_LIMITS.text
 MAX_DEPTH = DEFAULT_LIMITS.depth
 JOINED = {"AND": ("OR",), "OR": (), "NOT": ("AND", "OR")}
 """The conditions that stand in parentheses inside another one."""
+PARENTHESIS = re.compile(r"""[()]|'[^']*'|"[^"]*\"""")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,7 +84,7 @@ def predicate(root: Condition) -> str:
 def _written(node: Condition, done: Sequence[tuple[str, deque[str], int]]) -> tuple[str, deque[str], int]:
     """The operator of a condition, the texts that it joins, and how deep their parentheses are."""
     if not done:
-        return "", deque([node.op]), node.op.count("(")
+        return "", deque([node.op]), _nesting(node.op)
     if node.op == "NOT":
         text, depth = _inside("NOT", done[0])
         return "", deque([f"NOT {text}"]), depth + 1
@@ -105,6 +107,15 @@ def _inside(op: str, part: tuple[str, deque[str], int]) -> tuple[str, int]:
     inner, texts, depth = part
     text = f" {inner} ".join(texts)
     return (f"({text})", depth + 1) if inner in JOINED[op] else (text, depth)
+
+
+def _nesting(text: str) -> int:
+    """How deep the parentheses of a text are that are not part of a string or a name."""
+    depth = most = 0
+    for one in PARENTHESIS.finditer(text):
+        depth += {"(": 1, ")": -1}.get(one[0], 0)
+        most = max(most, depth)
+    return most
 
 
 def name(path: str) -> str:

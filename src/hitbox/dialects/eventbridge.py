@@ -8,7 +8,7 @@ element must fit; a test of a list must therefore say everything about an elemen
     known to be one value     total > 10 AND total <= 50
     a list, or unknown        ANY(total) BETWEEN 10.000000000000002 AND 50
 
-Fields of objects in a list must fit in the same object (`EXISTS`), which needs a schema that has such a list.
+Fields of objects in a list must fit in the same object (same_object.py).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any
@@ -34,7 +35,8 @@ from hitbox.dialects.conditions import (
     predicate,
     test,
 )
-from hitbox.encoding.schema import Attribute, Schema
+from hitbox.dialects.same_object import AllOf, AnyOf, Part, SameObject, exists
+from hitbox.encoding.schema import Schema
 from hitbox.encoding.values import brief, forbidden, forbidden_name
 from hitbox.errors import DialectError, nearest
 from hitbox.language.expressions import literal
@@ -62,6 +64,13 @@ RESERVED = frozenset(
 """Names that no field below a $or may have; if one has, the $or is a field itself."""
 UNKNOWN = "unknown"
 """The type of a field if there is no schema: one value of any type, or a list."""
+KINDS = {
+    "string": ("{} >= ''",),
+    "number": ("{} < 0", "{} >= 0"),
+    "bool": ("{} IN (TRUE, FALSE)",),
+    "timestamp": ("{} >= TIMESTAMP '0001-01-01'",),
+}
+"""What is true of every value of a kind. An object is of none."""
 NUMBERS = ("int", "float")
 IGNORE_CASE = "equals-ignore-case"
 MAPPED = IPv6Network("::ffff:0:0/96")
@@ -72,9 +81,8 @@ def parse(pattern: str | bytes | Mapping[str, Any], schema: Schema | Mapping[str
 
     A field is the attribute with the dotted name, `detail.state`. If `schema` is given, the predicate is made for it:
     names are checked, alternatives of another type than the attribute's are left out, lists are looked at with ANY and
-    lists of objects with EXISTS. Without it, the predicate suits an index without a schema, or one whose attributes
-    have the types of the pattern's values; each may be one value or a list, but objects in lists need the schema, and
-    `exists` counts an object as a field, which Event Ruler does not.
+    lists of objects with EXISTS. Without it, the predicate is for an index without a schema; there, each value and each
+    object may be one or a list.
 
     Numbers are equal by value: 300 is 3.0e2. The case of letters is ignored by Unicode's simple mapping.
 
@@ -91,7 +99,7 @@ def parse(pattern: str | bytes | Mapping[str, Any], schema: Schema | Mapping[str
     try:
         if not isinstance(pattern, Mapping):
             raise DialectError(f"a pattern is a JSON object, not {brief(pattern)}")
-        return predicate(_Object(known, "", {}).condition(pattern, "$", 0))
+        return predicate(SameObject(known is None).condition([_Object(known).part(pattern, "$", 0)]))
     except RecursionError:
         raise DialectError("the pattern is nested too deeply for Python's stack: flatten it") from None
 
@@ -131,12 +139,20 @@ def _no_constant(word: str) -> Any:
 class _Object:
     """The fields of the event, or of the objects of a list."""
 
-    def __init__(self, schema: Schema | None, above: str, seen: dict[str, str]):
-        """`above` is the path from here to the object at hand; `seen` are the fields that were named, and where."""
-        self._schema, self._above, self._seen = schema, above, seen
+    def __init__(
+        self,
+        schema: Schema | None,
+        lists: tuple[str, ...] = (),
+        above: str = "",
+        seen: dict[tuple[str, ...], str] | None = None,
+    ):
+        """`lists` are those around, `above` is the path from the innermost to the object at hand; `seen` are the fields
+        that were named, and where."""
+        self._schema, self._lists, self._above = schema, lists, above
+        self._seen = {} if seen is None else seen
 
-    def condition(self, pattern: Mapping[str, Any], place: str, depth: int) -> Condition:
-        """All fields of an object of the pattern fit; `place` is where it stands in the pattern."""
+    def part(self, pattern: Mapping[str, Any], place: str, depth: int) -> Part:
+        """All fields of an object of the pattern; `place` is where it stands in the pattern."""
         if depth > MAX_DEPTH:
             raise DialectError(f"{place[:200]}: the pattern is nested more than {MAX_DEPTH} deep: flatten it")
         if not pattern:
@@ -150,32 +166,42 @@ class _Object:
                 found.append(self._any_of(value, where, depth))
             else:
                 found.append(self._field(f"{self._above}{key}", value, where, depth))
-        return both(*found)
+        return AllOf(tuple(found))
 
-    def _any_of(self, branches: list[Any], place: str, depth: int) -> Condition:
+    def _any_of(self, branches: list[Any], place: str, depth: int) -> Part:
         """Each branch may name a field again, but not one that stands beside the $or."""
         found, named = [], dict(self._seen)
         for number, branch in enumerate(branches):
-            inner = _Object(self._schema, self._above, dict(self._seen))
-            found.append(inner.condition(branch, f"{place}[{number}]", depth + 1))
+            inner = _Object(self._schema, self._lists, self._above, dict(self._seen))
+            found.append(inner.part(branch, f"{place}[{number}]", depth + 1))
             named |= inner._seen
         self._seen |= named
-        return either(*found)
+        return AnyOf(tuple(found))
 
-    def _field(self, path: str, value: Any, place: str, depth: int) -> Condition:
+    def _field(self, path: str, value: Any, place: str, depth: int) -> Part:
         if isinstance(value, Mapping):
+            inner = _Object(self._schema, self._lists, f"{path}.", self._seen)
             if self._schema is not None and path in self._schema:
-                return self._objects(path, self._schema[path], value, place, depth)
-            inner = _Object(self._schema, f"{path}.", self._seen)
-            return inner.condition(value, place, depth + 1)
+                of = self._schema[path]
+                if of.fields is None:
+                    raise DialectError(f"{place}: {path!r} is a {of.type} in the schema, and not an object")
+                inner = _Object(of.fields, (*self._lists, path), "", self._seen)
+            return inner.part(value, place, depth + 1)
         if not isinstance(value, list):
             raise DialectError(f"{place}: a field takes a list of alternatives, [{brief(value)}], or an object")
         if not value:
             raise DialectError(f"{place}: the list of alternatives is empty")
-        if path in self._seen:
-            raise DialectError(f"{place}: the field {path!r} was given at {self._seen[path]}: merge their alternatives")
-        self._seen[path] = place
-        return _Field(path, *self._type(path, place)).any_of(value, place)
+        type_, several = self._type(path, place)
+        steps = _steps(path) if self._schema is None else (*self._lists, path)
+        alternatives = [(f"{place}[{number}]", one) for number, one in enumerate(value)]
+        found = _Field(steps, type_, several, alternatives)
+        if steps in self._seen:
+            raise DialectError(
+                f"{place}: the field {'.'.join(steps)!r} was given at {self._seen[steps]}: merge their alternatives"
+            )
+        self._seen[steps] = place
+        found.fits(len(steps) - 1)  # what is wrong with the alternatives is found here
+        return found
 
     def _type(self, path: str, place: str) -> tuple[str, bool]:
         """The type of a field, and whether it may be a list."""
@@ -192,59 +218,107 @@ class _Object:
             raise DialectError(f"{place}: {path!r} is a list of objects in the schema: name their fields")
         return found.element, found.is_list
 
-    def _objects(self, path: str, of: Attribute, value: Mapping[str, Any], place: str, depth: int) -> Condition:
-        """One object of a list has all fields that must be there; no object has one that must not."""
-        if of.fields is None:
-            raise DialectError(f"{place}: {path!r} is a {of.type} in the schema, and not an object")
-        absent = [key for key, one in value.items() if one == [{"exists": False}]]
-        parts = []
-        for key in absent:
-            there = _Field(key, *_Object(of.fields, "", {})._type(key, f"{place}.{key}")).there()
-            parts.append(either(test(f"{name(path)} IS NULL"), negation(_exists(path, there))))
-        rest = {key: one for key, one in value.items() if key not in absent}
-        if rest or not absent:
-            inner = _Object(of.fields, "", {}).condition(rest, place, depth + 1)
-            parts.append(_exists(path, inner))
-        return both(*parts)
+
+def _steps(path: str) -> tuple[str, ...]:
+    """Without a schema, every object on the way may be a list."""
+    steps = tuple(path.split("."))
+    return steps if all(steps) else (path,)
 
 
-def _exists(path: str, inner: Condition) -> Condition:
-    return FALSE if inner is FALSE else test(f"EXISTS({name(path)} WHERE {predicate(inner)})")
-
-
+@dataclass(frozen=True, eq=False)
 class _Field:
-    """One field, as the left side of tests."""
+    """A field of the pattern and its alternatives."""
 
-    def __init__(self, path: str, type_: str, several: bool):
-        self._name, self._type, self._several = name(path), type_, several
+    steps: tuple[str, ...]
+    type: str
+    several: bool
+    """Whether it may be a list."""
+    alternatives: list[tuple[str, Any]]
+    """Each with its place in the pattern."""
+
+    @property
+    def may_be_absent(self) -> bool:
+        return any(_asks_for_absence(one) for _, one in self.alternatives)
+
+    def needed(self) -> _Field:
+        return replace(self, alternatives=[one for one in self.alternatives if not _asks_for_absence(one[1])])
+
+    def fits(self, level: int) -> Condition:
+        """One of the alternatives fits."""
+        tests = self._tests(level)
+        found = tests.any_of(self.needed().alternatives)
+        return either(found, tests.is_absent()) if self.may_be_absent else found
+
+    def is_absent(self, level: int) -> Condition:
+        """Of all objects that can be seen from there."""
+        if self.type == UNKNOWN or level == len(self.steps) - 1:
+            return self._tests(level).is_absent()
+        of = self.steps[level]
+        return either(test(f"{name(of)} IS NULL"), negation(exists(of, self._is_there(level + 1))))
+
+    def _is_there(self, level: int) -> Condition:
+        if level == len(self.steps) - 1:
+            return self._tests(level).is_there()
+        of = self.steps[level]
+        return both(test(f"{name(of)} IS NOT NULL"), exists(of, self._is_there(level + 1)))
+
+    def _tests(self, level: int) -> _Tests:
+        return _Tests(self.steps[level:], self.type, self.several)
+
+
+def _asks_for_absence(alternative: Any) -> bool:
+    return isinstance(alternative, Mapping) and len(alternative) == 1 and alternative.get("exists") is False
+
+
+class _Tests:
+    """What may be asked of a field, which is the left side of all tests."""
+
+    def __init__(self, steps: tuple[str, ...], type_: str, several: bool):
+        """Where nothing is known, each of the steps may be a list."""
+        self._steps, self._type, self._several = steps, type_, several
+        self._name = name(".".join(steps))
         self._value = f"ANY({self._name})" if several else self._name
 
-    def any_of(self, alternatives: list[Any], place: str) -> Condition:
+    def any_of(self, alternatives: list[tuple[str, Any]]) -> Condition:
         """One of the alternatives fits."""
         plain: dict[str, list[str]] = {}
         others: list[Condition] = []
-        for number, one in enumerate(alternatives):
-            where = f"{place}[{number}]"
+        for place, one in alternatives:
             if isinstance(one, Mapping):
-                others.append(self._operator(one, where))
+                others.append(self._operator(one, place))
             elif one is None:
                 others.append(self._null())
             else:
-                kind, text = _scalar(one, where)
+                kind, text = _scalar(one, place)
                 plain.setdefault(kind, []).append(text)
         return either(*(self._equal(kind, texts) for kind, texts in plain.items()), *others)
 
-    def there(self) -> Condition:
-        """Event Ruler sees no field where a list is empty."""
-        present = test(f"{self._name} IS NOT MISSING")
-        return both(present, self._not_empty()) if self._several else present
+    def is_there(self) -> Condition:
+        """Event Ruler sees no field where a list is empty, or where an object is."""
+        if self._type == UNKNOWN:
+            return test(f"({self._value_or_null()}) = TRUE")
+        there = test(f"{self._name} IS NOT MISSING")
+        if not self._several:
+            return there
+        return both(there, either(test(f"{self._name} IS NULL"), test(f"LENGTH({self._name}) > 0")))
 
-    def _not_empty(self) -> Condition:
-        """Not an empty list. LENGTH would be an error of a number, which an unknown field may be."""
-        null = test(f"{self._name} IS NULL")
-        if self._type != UNKNOWN:
-            return either(null, test(f"LENGTH({self._name}) > 0"))
-        return either(null, test(f"{self._value} IS NULL"), test(f"{self._value} IS NOT NULL"))
+    def is_absent(self) -> Condition:
+        missing = test(f"{self._name} IS MISSING")
+        if self._type == UNKNOWN:  # of an object, no test of a value is true or false
+            there = self._value_or_null()
+            no_lists = [test(f"LENGTH({of}) IS NULL") for of in self._around()]
+            return either(both(*no_lists, missing), test(f"({there}) IS NULL"), test(f"({there}) = FALSE"))
+        return either(missing, test(f"LENGTH({self._name}) = 0")) if self._several else missing
+
+    def _around(self) -> list[str]:
+        """The objects around, each of which may be a list."""
+        return [name(".".join(self._steps[:end])) for end in range(1, len(self._steps))]
+
+    def _value_or_null(self, but: str = "") -> str:
+        """The predicate that holds of null and of values of all kinds but one. It is used as one value in a test, so
+        that an index does not make a box of every kind."""
+        values = [test(one.format(self._value)) for kind in KINDS if kind != but for one in KINDS[kind]]
+        return predicate(either(self._null(), *values))
 
     # ---- alternatives
 
@@ -258,10 +332,16 @@ class _Field:
         return test(f"{self._value} {_among(texts)}")
 
     def _null(self) -> Condition:
-        null, there = test(f"{self._name} IS NULL"), test(f"{self._name} IS NOT MISSING")
-        if self._several:  # of a list that is missing, the second is unknown; of one value, it is not
-            null = either(null, test(f"{self._value} IS NULL"))
-        return both(null, there)
+        """The field is null, or a null is in its list."""
+        there, null = test(f"{self._name} IS NOT MISSING"), test(f"{self._name} IS NULL")
+        if not self._several:
+            return both(null, there)
+        found = both(there, either(null, test(f"{self._value} IS NULL")))
+        if self._type != UNKNOWN or len(self._steps) == 1:
+            return found
+        is_list = either(*(test(f"LENGTH({of}) IS NOT NULL") for of in self._around()))
+        inside = _Tests(self._steps[-1:], UNKNOWN, True)
+        return either(found, both(is_list, exists(".".join(self._steps[:-1]), inside._null())))
 
     def _operator(self, expression: Mapping[str, Any], place: str) -> Condition:
         operator, value = _only(expression, place)
@@ -271,7 +351,7 @@ class _Field:
         if operator == "exists":
             if not isinstance(value, bool):
                 raise DialectError(f"{where}: exists takes true or false, not {brief(value)}")
-            return self.there() if value else self._missing()
+            return self.is_there()
         if operator == "numeric":
             return self._numeric(value, where)
         if operator == "cidr":
@@ -291,13 +371,6 @@ class _Field:
             )
         return test(f"{self._value} {tested}") if self._fits("string") else FALSE
 
-    def _missing(self) -> Condition:
-        missing = test(f"{self._name} IS MISSING")
-        if not self._several:
-            return missing
-        unknown = self._type == UNKNOWN
-        return either(missing, negation(self._not_empty()) if unknown else test(f"LENGTH({self._name}) = 0"))
-
     def _numeric(self, value: Any, place: str) -> Condition:
         ranges = _range(value, place)
         if not self._fits("number"):
@@ -313,17 +386,14 @@ class _Field:
         """A value that fits none of the alternatives; null is such a value, and so is one of another type."""
         tests, kind = _alternatives(value, place)
         if not self._fits(kind):
-            return self.there()
+            return self.is_there()
         if len(tests) > 1 and self._several:  # all of them of one element
             tests = [f"REGEXP {literal('|'.join(_as_regular_expression(value)))}"]
         others = [f"{self._value} NOT {one}" if one[0] != "=" else f"{self._value} <>{one[1:]}" for one in tests]
         unlike = both(*map(test, others))
-        present = test(f"{self._name} IS NOT MISSING")
         if self._type != UNKNOWN:
             return either(unlike, self._null())
-        if len(others) == 1:
-            return either(unlike, both(present, test(f"({others[0]}) IS NULL")))
-        return either(unlike, both(present, test(f"({predicate(unlike)}) IS NULL")))
+        return either(unlike, test(f"({self._value_or_null(but=kind)}) = TRUE"))
 
 
 # ---- what operators say
