@@ -71,6 +71,39 @@ def test_match_a_snapshot(here: Path) -> None:
     assert json.loads(done.stdout.splitlines()[0]) == {"event": 0, "subscriptions": [7]}
 
 
+def test_events_that_do_not_fit(here: Path) -> None:
+    (here / "bad.jsonl").write_text('{"qty": 3}\n{"qty": 3.5}\n')
+    (here / "wanted.csv").write_text("id,where\nmany,qty > 2\nall,TRUE\n")
+    given = ("match", "bad.jsonl", "-s", "wanted.csv", "--schema", "qty:int")
+    stopped = run(*given)
+    assert stopped.exit_code == 2
+    assert "row 1: 3.5 is a float" in stopped.stderr
+    nulls = run(*given, "--on-error", "null", "--json")
+    assert [sorted(json.loads(line)["subscriptions"]) for line in nulls.stdout.splitlines()] == [
+        ["all", "many"],
+        ["all"],
+    ]
+    back = run(*given, "--on-error", "return", "--json")
+    first, second = map(json.loads, back.stdout.splitlines())
+    assert sorted(first["subscriptions"]) == ["all", "many"]
+    assert second["event"] == 1
+    assert second["subscriptions"] is None
+    assert second["error"].startswith("attribute 'qty': 3.5 is a float")
+    assert "attribute 'qty'" in " ".join(run(*given, "--on-error", "return").stdout.split())
+    for ending in ("csv", "jsonl", "parquet"):
+        done = run(*given, "--on-error", "return", "-o", f"out.{ending}")
+        assert "2 events, 2 matches, 1 bad events" in done.stderr
+    rows = (here / "out.csv").read_text().splitlines()
+    assert rows[0] == '"event","subscription","error"'
+    assert rows[3].startswith("1,,\"attribute 'qty': 3.5")
+    table = pyarrow.parquet.read_table(here / "out.parquet").to_pylist()
+    assert (table[0]["error"], table[1]["subscriptions"]) == (None, None)
+    assert table[1] == json.loads((here / "out.jsonl").read_text().splitlines()[1])
+    refused = run(*given, "--on-error", "ignore")
+    assert refused.exit_code == 2
+    assert "on_error is 'raise', 'null' or 'return', not 'ignore'" in refused.stderr
+
+
 def parquet(text: str) -> bytes:
     file = io.BytesIO()
     pyarrow.parquet.write_table(pyarrow.json.read_json(io.BytesIO(text.encode())), file)

@@ -149,6 +149,10 @@ def match(
         str | None, typer.Option("--out", "-o", help="write the matches to this file (.csv, .jsonl, .parquet)")
     ] = None,
     threads: Annotated[int | None, typer.Option(help="number of threads (default: 1)")] = None,
+    on_error: Annotated[
+        str,
+        typer.Option(help="events that do not fit: raise (stop), null (bad values are null), return (with the reason)"),
+    ] = "raise",
     matcher: Matcher = None,
     event_id: Annotated[
         str | None,
@@ -173,31 +177,32 @@ def match(
             if table_files.STDIN in (events, source):
                 raise ValueProblem("--spark reads tables by their name, not from standard input")
             on_spark = import_module(SPARK).match_command
-            on_spark(events, source, out, event_id or "event_id", form or "arrays", limit, keep, where, master, as_json)
+            of_events = {"event_id": event_id or "event_id", "keep": keep, "where": where, "on_error": on_error}
+            of_result = {"form": form or "arrays", "limit": limit, "as_json": as_json}
+            on_spark(events, source, out, **of_events, **of_result, master=master)
             return
         _check_stdin(events, subscriptions, schema)
         with progress("reading events", total=3) as step:
             table = table_files.read_table(events)
             form = form or ("pairs" if out is not None and out.lower().endswith(".csv") else "arrays")
             kept = [name.strip() for name in keep.split(",") if name.strip()]
-            labels = match_results.labels(table, event_id, kept, form)
+            labels = match_results.labels(table, event_id, kept, form, on_error)
             step.advance(doing="reading subscriptions")
             index = _open(subscriptions, snapshot, schema, matcher, table)
             step.advance(doing=f"matching {len(table):,} events with {len(index):,} subscriptions")
-            matches = match_results.limited(
-                index.match_batch(table, where, threads=1 if threads is None else threads), limit
-            )
-        total = len(matches.ids)
-        found = match_results.as_table(matches, labels, form)
+            matches = index.match_batch(table, where, threads=1 if threads is None else threads, on_error=on_error)
+            matches = match_results.limited(matches, limit)
+        total = f"{len(matches.ids)} matches" + (f", {len(matches.errors)} bad events" if matches.errors else "")
+        found = match_results.as_table(matches, labels, form, on_error)
         if out is not None:
             table_files.write_table(out, found)
-            print(f"{len(matches)} events, {total} matches -> {out}", file=sys.stderr)
+            print(f"{len(matches)} events, {total} -> {out}", file=sys.stderr)
         elif as_json:
             for line in table_files.json_lines(found):
                 print(line)
         else:
             _show(found)
-            print(f"{len(matches)} events, {len(index)} subscriptions, {total} matches", file=sys.stderr)
+            print(f"{len(matches)} events, {len(index)} subscriptions, {total}", file=sys.stderr)
 
 
 def _check_place(spark: bool, on_spark: dict[str, Any], here: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hitbox import Index
+from hitbox.cli import app as whole_app
 from hitbox.spark import demo
 from hitbox.spark.cli import app
 
@@ -58,3 +59,20 @@ def test_demo_in_small(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     facts = summary("demo", "--subscriptions", "3k", "--events", "500")
     assert facts["events"] == 500
     assert sum(batch["events"] for batch in facts["batches"]) == 400
+
+
+@pytest.mark.parametrize(("form", "matches"), [("arrays", 1), ("pairs", 1), ("counts", 1)])
+def test_events_that_do_not_fit(spark: Any, tmp_path: Path, form: str, matches: int) -> None:
+    index = Index({"qty": "int"})
+    index.subscribe("many", "qty > 2")
+    index.save(tmp_path / "snapshot")
+    rows = spark.createDataFrame([(1, 3.0), (2, 3.5)], "event_id int, qty double")
+    rows.write.parquet(str(tmp_path / "events"))
+    places = [str(tmp_path / name) for name in ("events", "snapshot", "matches")]
+    assert "3.5 is a float" in run("match", *places, "--form", form, fails=True)
+    found = summary("match", *places, "--form", form, "--on-error", "return")
+    assert (found["events"], found["matches"], found["bad_events"]) == (2, matches, 1)
+    words = ["match", places[0], "--snapshot", places[1], "-o", places[2], "--spark", "--master", "local[2]"]
+    result = CliRunner().invoke(whole_app, [*words, "--form", form, "--on-error", "null", "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout.splitlines()[-1])["matches"] == matches

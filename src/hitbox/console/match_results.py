@@ -3,6 +3,8 @@
 arrays    one row per event: its id, the columns to keep, `subscriptions`
 pairs     one row per match: the same with `subscription`
 counts    one row per event: the same with the number of its `matches`
+
+If events that do not fit come back, there is one more column, `error`; their rows have the reason there, and no result.
 """
 
 from __future__ import annotations
@@ -13,14 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 from hitbox.errors import TableError, ValueProblem, nearest
-from hitbox.index.matches import RESULTS, Matches
+from hitbox.index.matches import ERROR, RESULTS, Matches
 
 ID_COLUMNS = ("event_id", "id")
 """The first of these columns identifies an event, if no other is named; without any, it is the number of its row."""
 ROW = "event"
 
 
-def labels(events: pa.Table, event_id: str | None, keep: Sequence[str], form: str) -> pa.Table:
+def labels(events: pa.Table, event_id: str | None, keep: Sequence[str], form: str, on_error: str) -> pa.Table:
     """The columns of the events that go with the matches: what identifies an event, and those to keep."""
     if form not in RESULTS:
         raise ValueProblem(f"--form is one of {', '.join(RESULTS)}, not {form!r}{nearest(form, RESULTS)}")
@@ -30,7 +32,7 @@ def labels(events: pa.Table, event_id: str | None, keep: Sequence[str], form: st
     for name in names:
         if name not in columns:
             raise TableError(f"the events have no column {name!r}{nearest(name, columns)}")
-        if name == RESULTS[form] or (id is None and name == ROW):
+        if name in (RESULTS[form], *([ERROR] if on_error == "return" else [])) or (id is None and name == ROW):
             raise TableError(f"the events have a column {name!r}, which is the name of a result: rename it")
     found = events.select(names)
     return found if id else found.add_column(0, ROW, pa.array(range(len(events)), pa.int64()))
@@ -45,13 +47,24 @@ def limited(matches: Matches, most: int | None) -> Matches:
     counts = np.minimum(matches.counts, most)
     offsets = np.concatenate([[0], np.cumsum(counts)])
     kept = np.arange(offsets[-1]) + np.repeat(matches.offsets[:-1] - offsets[:-1], counts)
-    return Matches(offsets, matches.ids.take(pa.array(kept)))
+    return Matches(offsets, matches.ids.take(pa.array(kept)), matches.errors)
 
 
-def as_table(matches: Matches, events: pa.Table, form: str) -> pa.Table:
+def as_table(matches: Matches, events: pa.Table, form: str, on_error: str) -> pa.Table:
     """`events`: the labels of the events."""
+    numbers = np.arange(len(matches))
     if form == "pairs":
-        rows = np.repeat(np.arange(len(matches)), matches.counts)
-        return events.take(pa.array(rows)).append_column(RESULTS[form], matches.ids)
-    found = matches.to_list_array() if form == "arrays" else pa.array(matches.counts)
-    return events.append_column(RESULTS[form], found)
+        numbers = np.repeat(numbers, matches.counts)
+        table = events.take(pa.array(numbers)).append_column(RESULTS[form], matches.ids)
+    else:
+        found = matches.to_list_array() if form == "arrays" else pa.array(matches.counts)
+        table = events.append_column(RESULTS[form], found)
+    if on_error != "return":
+        return table
+    bad = np.array([number for number, _ in matches.errors], np.int64)
+    fits = ~np.isin(numbers, bad)
+    reasons = pa.array([reason for _, reason in matches.errors], pa.string())
+    fitting = table.filter(pa.array(fits)).append_column(ERROR, pa.nulls(int(fits.sum()), pa.string()))
+    returned = events.take(pa.array(bad)).append_column(RESULTS[form], pa.nulls(len(bad), table[RESULTS[form]].type))
+    both = pa.concat_tables([fitting, returned.append_column(ERROR, reasons)])
+    return both.take(pa.array(np.argsort(np.concatenate([numbers[fits], bad]), kind="stable")))

@@ -14,6 +14,8 @@ import pyarrow as pa
 from hitbox.encoding.arrays import I64
 from hitbox.errors import MissingExtra
 
+ERROR = "error"
+"""The column with what is wrong with an event, if on_error is "return"."""
 RESULTS = {"arrays": "subscriptions", "pairs": "subscription", "counts": "matches"}
 """What the column with the matches is called in a table: one list per event, one row per match, or their number."""
 

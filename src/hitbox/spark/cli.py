@@ -27,16 +27,17 @@ from hitbox.console.errors import plain_errors
 from hitbox.console.progress import Step
 from hitbox.console.progress import progress as shown_progress
 from hitbox.errors import TableError, WorkloadError
+from hitbox.index.matches import ERROR
 from hitbox.spark import demo as demonstration
 from hitbox.spark.build import build as built
 from hitbox.spark.event_source import register
 from hitbox.spark.generate import generate as generated
 from hitbox.spark.kafka_demo import kafka_demo
 from hitbox.spark.match import match as matched
-from hitbox.spark.match_task import ERROR
 from hitbox.spark.session import session
 from hitbox.spark.store_settings import spark_address
 from hitbox.spark.stream import match_stream, progress, stop
+from hitbox.spark.task_errors import raised_again
 from hitbox.spark.task_progress import show_progress
 from hitbox.spark.versions import Version, diff, vacuum, versions
 from hitbox.storage.addresses import ONLY_SPARK, is_remote, resolve, scheme_of
@@ -177,7 +178,7 @@ def match_command(
     with plain_errors():
         spark = _start(master)
         table, against = _read(spark, events), _against(spark, subscriptions)
-        with _timed(spark, "matching") as clock:
+        with _timed(spark, "matching") as clock, raised_again():
             options: dict[str, Any] = {"form": form, "limit": limit, "keep": _names(keep), "where": where}
             options["on_error"] = on_error
             found = matched(table, against, event_id, **options, version=version, as_of=as_of)

@@ -23,7 +23,7 @@ from pyspark.sql import types as T
 from hitbox.encoding.fitting import FOR_EVENTS, check_on_error
 from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError, SnapshotError, TableError, ValueProblem, nearest
-from hitbox.index.matches import RESULTS
+from hitbox.index.matches import ERROR, RESULTS
 from hitbox.spark import snapshot_files
 from hitbox.spark.build import build
 from hitbox.spark.column_names import check_events, numbered_columns, subscription_columns, with_nested_fields
@@ -41,7 +41,7 @@ from hitbox.spark.columns import (
     schema_of_bounds,
     schema_of_events,
 )
-from hitbox.spark.match_task import ERROR, FORMS, Job
+from hitbox.spark.match_task import FORMS, Job
 from hitbox.spark.part_match import match_by_part
 from hitbox.spark.stream_task import EXTRA_FIELDS, FIGURES, VERSION, StreamTask, figures
 from hitbox.spark.task_errors import plainly

@@ -30,7 +30,7 @@ from hitbox.encoding.arrays import I64
 from hitbox.encoding.codecs import unsound
 from hitbox.errors import SnapshotError, TableError, TooExpensive
 from hitbox.index.bad_events import Found
-from hitbox.index.matches import RESULTS, Matches
+from hitbox.index.matches import ERROR, RESULTS, Matches
 from hitbox.index.sharded import Shards
 from hitbox.spark import snapshot_files
 from hitbox.spark.columns import documents
@@ -41,8 +41,6 @@ FIRST_SLICE, LARGEST_SLICE = 32, 4096
 MIN_PROBED_SLICE, PROBED_EVENTS = 512, 64
 MAX_OPEN = 2
 
-ERROR = "error"
-"""The column with what is wrong with an event, if on_error is "return"."""
 FORMS = tuple(RESULTS)
 
 _open: OrderedDict[tuple[str, int, int, int], Shards] = OrderedDict()

@@ -22,11 +22,11 @@ from pyspark.sql import types as T
 
 from hitbox.encoding.schema import Schema
 from hitbox.errors import SnapshotError, TableError
-from hitbox.index.matches import RESULTS
+from hitbox.index.matches import ERROR, RESULTS
 from hitbox.spark import snapshot_files
 from hitbox.spark.batch_version import Version, chosen, held
 from hitbox.spark.columns import event_columns_read, no_column, objects_of
-from hitbox.spark.match_task import ERROR, Counted, Job
+from hitbox.spark.match_task import Counted, Job
 from hitbox.storage.addresses import without_passwords
 
 VERSION = "snapshot_version"
