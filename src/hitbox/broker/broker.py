@@ -54,6 +54,7 @@ from hitbox.broker.subscription_changes import SubscriptionChanges
 from hitbox.broker.subscriptions import Subscriber, Subscription, SubscriptionRegistry, stored_values
 from hitbox.broker.turns import in_turns
 from hitbox.broker.webhook import Webhook, WebhookSettings, check_url
+from hitbox.encoding.fitting import fitted, misfit
 from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError, counted
 
@@ -328,6 +329,28 @@ class Broker:
                 "(max_event_bytes)"
             )
         return body
+
+    def fitting(self, items: Sequence[PublishedEvent], on_error: str) -> tuple[list[PublishedEvent], dict[int, str]]:
+        """Those that can be published, and by number what is wrong (encoding/fitting.py). With "null", values that do
+        not fit are null, and only what cannot be published even then is left out."""
+        kept: list[PublishedEvent] = []
+        errors: dict[int, str] = {}
+        for number, item in enumerate(items):
+            problem = misfit(self.registry.event_checker.match, item.event)
+            if problem:
+                errors[number] = problem
+                if on_error == "return":
+                    continue
+                item = msgspec.structs.replace(item, event=fitted(self.registry.event_checker.match, item.event))
+            problem = misfit(self._check_alone, item)
+            if problem:
+                errors.setdefault(number, problem)
+            else:
+                kept.append(item)
+        return kept, errors
+
+    def _check_alone(self, item: PublishedEvent) -> None:
+        self.check([item])
 
     async def publish(self, items: Sequence[PublishedEvent], caller: Caller | None = None, size: int = 0) -> int:
         """Accept events; returns the number of the first one, once all are durable. `caller`: who publishes them; None:

@@ -10,6 +10,8 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
@@ -26,6 +28,7 @@ from hitbox.broker.settings import check_name
 from hitbox.console.errors import plain_errors
 from hitbox.console.progress import progress
 from hitbox.console.table_files import read_schema
+from hitbox.encoding.fitting import FOR_EVENTS, check_on_error
 from hitbox.errors import counted
 
 if TYPE_CHECKING:
@@ -194,6 +197,13 @@ def publish(
         float | None,
         typer.Option(help="Seconds after which the events are matched and delivered.", show_default=False),
     ] = None,
+    on_error: Annotated[
+        str,
+        typer.Option(
+            help="Events from stdin that do not fit: raise (stop), null (bad values are null), return (left out). With "
+            "the last two, the reasons go to stderr."
+        ),
+    ] = "raise",
     url: Url = HERE,
     token: Token = "",
 ) -> None:
@@ -204,18 +214,27 @@ def publish(
     times: dict[str, Any] = {"ttl_seconds": ttl, "delay_seconds": delay}
     if id and event == "-":
         raise typer.BadParameter("--id is for one event; with - there may be many")
+    bad: set[int] = set()
+
+    def report(line: int, reason: str) -> None:
+        bad.add(line)
+        typer.echo(f"line {line}: {reason}", err=True)
+
     with plain_errors(), connected(url, token) as client:
+        check_on_error(on_error, FOR_EVENTS)
         if event != "-":
             one: dict[str, Any] = {"payload": carried, "content_type": kind, "id": id or None, **times}
             typer.echo(client.publish(_json(event), where or None, **one))
             return
-        lines = ((number, _json(line, number)) for number, line in enumerate(sys.stdin, 1) if line.strip())
+        lines = _lines(None if on_error == "raise" else report)
         with progress("publishing", unit="events") as step:
             while numbered := list(itertools.islice(lines, 1000)):
                 batch = [event for _, event in numbered]
                 each: dict[str, Any] = {
                     "payloads": [carried] * len(batch),
                     "content_types": [kind] * len(batch),
+                    "on_error": on_error,
+                    "report": partial(_report_lines, numbered, report),
                     **times,
                 }
                 try:
@@ -224,6 +243,24 @@ def publish(
                     problem.add_note(f"in the lines {numbered[0][0]} to {numbered[-1][0]}; none of these was accepted")
                     raise
                 step.advance(len(batch))
+        if bad:
+            typer.echo(f"{counted(len(bad), 'event does', 'events do')} not fit", err=True)
+
+
+def _lines(report: Callable[[int, str], None] | None) -> Iterator[tuple[int, Any]]:
+    """(number, event) of the lines of standard input; `report` is told of those that are no event."""
+    for number, line in enumerate(sys.stdin, 1):
+        if line.strip():
+            try:
+                yield number, _json(line, 0 if report else number)
+            except typer.BadParameter as problem:
+                if report is None:
+                    raise
+                report(number, problem.message)
+
+
+def _report_lines(lines: list[tuple[int, Any]], report: Callable[[int, str], None], event: int, reason: str) -> None:
+    report(lines[event][0], reason)
 
 
 def _payload(text: str, file: Path | None) -> Any:

@@ -25,6 +25,7 @@ from hitbox.broker.client.sync import SyncClient
 from hitbox.broker.client.wire import (
     LONGEST_PAUSE,
     PROTOCOL,
+    BadEventReport,
     Progress,
     checked_token,
     checked_url,
@@ -38,6 +39,7 @@ from hitbox.broker.client.wire import (
 from hitbox.broker.cloudevents import BATCHED
 from hitbox.broker.errors import BadRequest, NoAnswer, Overloaded, StoreFailed
 from hitbox.encoding import inputs
+from hitbox.encoding.fitting import FOR_EVENTS, check_on_error, fitted, misfit
 from hitbox.encoding.values import for_json
 
 NO_SOCKET = (400, 403, 404, 405, 426)
@@ -240,6 +242,8 @@ class Client(Management):
         ids: Sequence[str | None] | None = None,
         ttl_seconds: float | None = None,
         delay_seconds: float | None = None,
+        on_error: str = "raise",
+        report: BadEventReport | None = None,
     ) -> int:
         """Publish events, all or none; returns the number of the first. Retries if the broker is overloaded, unless it
         would have to wait longer than `timeout`. They are a list or a table, as in `Index.match_batch`. `where`,
@@ -247,19 +251,45 @@ class Client(Management):
         follow each other. `ttl_seconds` and `delay_seconds` are for all of them.
 
         Many calls may be in progress; they share one connection, and what arrives together is stored together.
+
+        With `on_error="null"` an event whose values do not fit is published with null in their place; with "return" it
+        is left out. `report` is called with the number of each such event and the reason; "return" needs it.
         """
+        check_on_error(on_error, FOR_EVENTS)
+        if on_error == "return" and report is None:
+            raise BadRequest("on_error='return' needs report=, a function of the number of a bad event and the reason")
         rows = inputs.rows(events)
         given = {"where": where, "payloads": payloads, "content_types": content_types, "ids": ids}
         columns = [_column(name, column, len(rows)) for name, column in given.items()]
-        items = [
-            {
+        errors: dict[int, str] = {}
+        items: dict[int, dict[str, Any]] = {}
+        for number, (event, text, payload, kind, id) in enumerate(zip(rows, *columns, strict=True)):
+            if on_error != "raise" and (problem := misfit(_sendable, event)):
+                errors[number] = problem
+                if on_error == "return":
+                    continue
+                event = fitted(_sendable, event)
+            items[number] = {
                 "event": for_json(event),
                 **_given(where=text, id=id, delay_seconds=delay_seconds, ttl_seconds=ttl_seconds),
                 **payload_fields(payload, kind),
             }
-            for event, text, payload, kind, id in zip(rows, *columns, strict=True)
-        ]
-        return await self._publish_until_accepted(lambda: self._publish(items), all("id" in item for item in items))
+        sent, repeatable = list(items.values()), all("id" in item for item in items.values())
+        if on_error == "raise":
+            return await self._publish_until_accepted(lambda: self._publish(sent), repeatable)
+
+        async def publish() -> Any:
+            found = await self.request("POST", "/v1/events", sent, on_error=on_error)
+            numbers = list(items)
+            bad.update({numbers[one["event"]]: one["error"] for one in found["errors"]})
+            return found
+
+        bad: dict[int, str] = {}
+        first = await self._publish_until_accepted(publish, repeatable)
+        if report is not None:
+            for number, reason in sorted((bad | errors).items()):
+                report(number, reason)
+        return first
 
     async def publish_cloudevents(self, *events: Mapping[str, Any]) -> int:
         """Publish CloudEvents in JSON format, all or none; returns the number of the first. Their `data` may be bytes:
@@ -360,6 +390,11 @@ class Client(Management):
     def sync(cls, *args: Any, **named: Any) -> SyncClient:
         """A client for programs without an event loop."""
         return SyncClient(lambda: cls(*args, **named))
+
+
+def _sendable(event: Any) -> None:
+    """Raise an error for an event that cannot be sent as JSON."""
+    encoded(for_json(event))
 
 
 def _given(**fields: Any) -> dict[str, Any]:

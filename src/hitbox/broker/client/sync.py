@@ -15,7 +15,7 @@ from typing import IO, Any, TypeVar
 from hitbox.broker.client.delivery import Delivery
 from hitbox.broker.client.subscriber import StateCallback, Subscriber
 from hitbox.broker.client.sync_management import SyncManagement
-from hitbox.broker.client.wire import Progress, no_progress
+from hitbox.broker.client.wire import BadEventReport, Progress, no_progress
 from hitbox.broker.errors import BadRequest, StoreFailed
 
 T = TypeVar("T")
@@ -105,10 +105,13 @@ class SyncClient(SyncManagement):
         ids: Sequence[str | None] | None = None,
         ttl_seconds: float | None = None,
         delay_seconds: float | None = None,
+        on_error: str = "raise",
+        report: BadEventReport | None = None,
     ) -> int:
-        more = {"payloads": payloads, "content_types": content_types, "ids": ids}
-        times = {"ttl_seconds": ttl_seconds, "delay_seconds": delay_seconds}
-        return int(self.do(self.asynchronous.publish_many(events, where, **more, **times)))
+        more: dict[str, Any] = {"payloads": payloads, "content_types": content_types, "ids": ids}
+        times: dict[str, Any] = {"ttl_seconds": ttl_seconds, "delay_seconds": delay_seconds}
+        bad: dict[str, Any] = {"on_error": on_error, "report": report}
+        return int(self.do(self.asynchronous.publish_many(events, where, **more, **times, **bad)))
 
     def publish_cloudevents(self, *events: Mapping[str, Any]) -> int:
         return int(self.do(self.asynchronous.publish_cloudevents(*events)))

@@ -18,6 +18,8 @@ PROTOCOL = "hitbox.json.2"
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
 Progress = Callable[[int, int], object]
 """Gets how much is done, and how much there is."""
+BadEventReport = Callable[[int, str], object]
+"""Gets the number of an event that does not fit, in its batch, and the reason."""
 
 
 def checked_url(url: str) -> str:

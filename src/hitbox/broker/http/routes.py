@@ -41,6 +41,7 @@ from hitbox.broker.settings import Options, check_name
 from hitbox.broker.subscriptions import Subscription
 from hitbox.broker.turns import in_turns
 from hitbox.broker.webhook import WebhookSettings
+from hitbox.encoding.fitting import FOR_EVENTS, check_on_error
 from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError
 
@@ -120,6 +121,13 @@ class SubscriptionSearch(Search, frozen=True, forbid_unknown_fields=True):
 class From(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     first: Number = 1
     limit: Count = 100
+
+
+class Publishing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`on_error`: of events that do not fit: "raise" refuses all of them, "null" makes values null that do not fit,
+    "return" leaves such events out. With the last two the answer lists `errors`."""
+
+    on_error: str = "raise"
 
 
 class LiveQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -243,7 +251,8 @@ async def trace(call: Call) -> Any:
 
 
 async def publish(call: Call) -> Any:
-    s, schema = call.broker.settings, call.broker.registry.schema
+    s, schema, on_error = call.broker.settings, call.broker.registry.schema, call.query.on_error
+    check_on_error(on_error, FOR_EVENTS)
     data, kind, headers = await call.read_batch(), request_bodies.kind_of(call.request), call.request.headers.raw
     read: Callable[[], list[PublishedEvent]]
     if cloudevents.is_cloudevent(kind, headers):
@@ -259,8 +268,12 @@ async def publish(call: Call) -> Any:
     if parent is not None and is_traceparent(parent):  # one that is invalid is ignored, as W3C Trace Context says
         items = [one if one.traceparent else msgspec.structs.replace(one, traceparent=parent) for one in items]
     check_count(call.broker, call.rate_limiter, call.caller, len(items))
-    first = await call.broker.publish(items, call.caller, len(data))
-    return answered(items, first)
+    if on_error == "raise":
+        return answered(items, await call.broker.publish(items, call.caller, len(data)))
+    kept, errors = await asyncio.to_thread(call.broker.fitting, items, on_error)
+    found = answered(kept, await call.broker.publish(kept, call.caller, len(data)))
+    call.broker.statistics.counts["refused"] += len(items) - len(kept)
+    return found | {"errors": [{"event": number, "error": reason} for number, reason in errors.items()]}
 
 
 async def list_delayed(call: Call) -> Any:
@@ -496,6 +509,7 @@ ROUTES = [
         publish,
         "Publish events; they are durable when the answer arrives",
         PublishedEvent,
+        query=Publishing,
         status=201,
         raw=True,
     ),
