@@ -23,7 +23,7 @@ EVENTS: list[Any] = [
     {"qty": 3, "city": "Rome"},
     {"qty": 3.5, "city": "Rome"},
     {"city": "a\0", "qty": 4},
-    {"quantity": 1, "qty": 5},
+    {"citty": "Rome", "qty": 5},
     {"qty": float("inf"), "city": "Rome"},
     {"qty": 7},
 ]

@@ -21,8 +21,11 @@ from hitbox.errors import HitboxError, ValueProblem
 FOR_ROWS = ("raise", "return")
 FOR_EVENTS = ("raise", "null", "return")
 NOTHING = object()
+MOST_PROBES, MOST_TRIED = 500, 50
+"""Parts of an event that are looked at alone, and those that are then tried beside the rest."""
 
 Check = Callable[[Any], object]
+Path = tuple[Any, ...]
 
 
 def check_on_error(given: object, known: tuple[str, ...] = FOR_ROWS) -> None:
@@ -43,21 +46,53 @@ def misfit(check: Check, event: Any) -> str:
 def fitted(check: Check, event: Any) -> Any:
     """An event that does not fit, without what does not fit in it. Nothing is left of one that is wrong as a whole, as
     it says an attribute twice."""
-    found = _fitted(check, event, [])
-    return {} if found is NOTHING or found is None else found
+    probe = _Probe(check)
+    found = probe.part(event, ())
+    return {} if found is NOTHING or found is None else probe.with_rest(found)
 
 
-def _fitted(check: Check, value: Any, path: list[str]) -> Any:
-    """What fits of the value at this path: of an object the fields that do, or null, or NOTHING."""
+class _Probe:
+    """Asks of the parts of one event whether they fit, a bounded number of times."""
 
-    def fits(one: Any) -> bool:
-        return not misfit(check, reduce(lambda inner, name: {name: inner}, reversed(path), one))
+    def __init__(self, check: Check):
+        self._check, self._left = check, MOST_PROBES
+        self._refused: list[tuple[Path, Any]] = []
+        """What does not fit alone, and is not part of what is left."""
 
-    if fits(value):
-        return value
-    inner = as_mapping(value) if len(path) < MAX_DEPTH else None
-    if inner is not None:
-        kept = {name: one for name, old in inner.items() if (one := _fitted(check, old, [*path, name])) is not NOTHING}
-        if fits(kept):
-            return kept
-    return None if fits(None) else NOTHING
+    def part(self, value: Any, path: Path) -> Any:
+        """What fits of the value at this path: of an object the fields that do, or null, or NOTHING."""
+        if self._fits(value, path):
+            return value
+        refused = len(self._refused)
+        inner = as_mapping(value) if len(path) < MAX_DEPTH else None
+        if inner is not None:
+            parts = {name: self.part(one, (*path, name)) for name, one in inner.items()}
+            kept = {name: one for name, one in parts.items() if one is not NOTHING}
+            if self._fits(kept, path):
+                return kept
+            del self._refused[refused:]
+        if self._fits(None, path):
+            return None
+        self._refused.append((path, value))
+        return NOTHING
+
+    def with_rest(self, found: Any) -> Any:
+        """What was refused may fit beside the rest, as names do that no attribute has: all of it, or one by one."""
+        whole = reduce(lambda event, one: _with(event, *one), self._refused, found)
+        if not misfit(self._check, whole):
+            return whole
+        for path, value in self._refused[:MOST_TRIED]:
+            more = _with(found, path, value)
+            found = found if misfit(self._check, more) else more
+        return found
+
+    def _fits(self, value: Any, path: Path) -> bool:
+        self._left -= 1
+        alone = reduce(lambda inner, name: {name: inner}, reversed(path), value)
+        return self._left >= 0 and not misfit(self._check, alone)
+
+
+def _with(event: Any, path: Path, value: Any) -> Any:
+    """The event with this value, too."""
+    name, *rest = path
+    return {**event, name: _with(event[name], tuple(rest), value) if rest else value}
