@@ -715,6 +715,28 @@ def test_pages_go_on_with_the_subscriptions_of_ephemeral_subscribers(tmp_path: P
     assert sorted(name for names in found for name in names) == ["s0", "s1", "s2", "t0", "t1", "t2"]
 
 
+def test_a_suspended_subscription_is_resumed(browser: playwright.Browser, tmp_path: Path) -> None:
+    with served(tmp_path, "--schema", "city:string", "--match-steps", "10") as url, Client.sync(url) as client:
+        client.put_subscription("ann", "bad", "city LIKE '%a_c%d%'")
+        for _ in range(3):
+            client.publish({"city": "ab" * 25_000})
+        page = browser.new_page()
+        page.goto(url)
+        expect(page.locator("#figures div[data-name=suspended] dd")).to_have_text("1")
+        show(page, "Events")
+        page.get_by_label("Event (JSON)").fill('{"city": "' + "ab" * 25_000 + '"}')
+        show(page, "Subscriptions")
+        expect(page.locator("#subs")).to_contain_text("suspended: too expensive")
+        page.get_by_role("button", name="Resume ann/bad").click()
+        expect(page.locator("#subs-done")).to_have_text("ann/bad is matched again")
+        expect(page.locator("#subs")).not_to_contain_text("suspended")
+        assert client.subscriptions(suspended=True) == []
+        show(page, "Events")
+        page.get_by_role("button", name="Try").click()
+        expect(page.locator("#try-count")).to_contain_text("too expensive for this event: ann/bad")
+        page.close()
+
+
 def test_long_predicates_and_numbers_of_two_digits_have_room(page: playwright.Page, url: str) -> None:
     with Client.sync(url) as client:
         client.put_subscription("wide", "long", " OR ".join(f"qty = {n}" for n in range(50_000, 50_300)))

@@ -27,7 +27,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 import hitbox
 from hitbox import Schema
 from hitbox.broker import cli, metrics
-from hitbox.broker.access.principals import ROLES, Principal, check_principal
+from hitbox.broker.access import directory
+from hitbox.broker.access.principals import EVERYTHING, ROLES, Principal, check_principal
 from hitbox.broker.access.rights import Need
 from hitbox.broker.broker import Broker
 from hitbox.broker.client import Client, Refused
@@ -618,6 +619,35 @@ def test_an_event_that_see_cannot_decide_is_not_delivered(tmp_path: Path) -> Non
             rows, _ = await s.broker.dispatcher.run(batch)
             assert [row[2] for row in rows] == [7]
             assert s.broker.dispatcher.failed == [8]
+
+    run(scenario())
+
+
+def test_a_predicate_of_rights_that_takes_too_long_allows_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The events of others are matched and delivered as always."""
+
+    async def scenario() -> None:
+        async with scene(tmp_path) as s, s.client("root") as root:
+            monkeypatch.setattr(directory, "STEPS", 5)
+            await root.put_principal(
+                "slow", EVERYTHING.roles, see="city NOT LIKE '%a_c%d%'", publish="city LIKE '%a_b%'"
+            )
+            token = (await root.create_token("slow"))["token"]
+            async with (
+                Client(s.url, token=token) as client,
+                client.subscriber("slow.s") as slow,
+                root.subscriber("z") as everything,
+            ):
+                for one in (slow, everything):
+                    await one.subscribe("s", "price > 0")
+                long, short = {"price": 1.0, "city": "ab" * 10_000}, {"price": 2.0, "city": "axb"}
+                await root.publish_many([long, short])
+                assert [(await everything.next()).event, (await slow.next()).event] == [long, short]
+                await client.publish(short)
+                with pytest.raises(Refused, match="publish"):
+                    await client.publish(long)
 
     run(scenario())
 

@@ -43,13 +43,16 @@ from hitbox.broker.store.group_commit import Writer
 from hitbox.broker.store.store import Store
 from hitbox.broker.subscriptions import Subscriber, SubscriptionRegistry
 from hitbox.encoding.schema import Schema
-from hitbox.errors import HitboxError, counted
+from hitbox.errors import HitboxError, TooExpensive, counted
 from hitbox.index.index import Index
+from hitbox.language import Limits
 
 LONGEST_WAIT = 3600.0
 MOST_PRINCIPALS, MOST_TOKENS = 10_000, 100_000
 NEEDED = "a valid token is needed: Authorization: Bearer ..."
 NO_HASH = hash_of("")
+STEPS = 100_000
+"""That a predicate of a principal may take on an event."""
 log = logging.getLogger("hitbox.broker")
 
 
@@ -67,6 +70,10 @@ class Watched(Protocol):
         """End it at once if it holds something that could not be sent yet."""
 
 
+def _deny(problem: TooExpensive) -> None:
+    log.warning("a predicate of the principal %s took more than %d steps on an event", problem.id, problem.steps)
+
+
 class Predicates:
     """The predicates of all principals, for one schema. `problems`: those that do not fit it, by principal."""
 
@@ -77,7 +84,7 @@ class Predicates:
         self.limited = frozenset(name for name, one in principals.items() if one.see)
 
     def _index(self, principals: Mapping[str, Principal], which: str) -> Index:
-        index = Index(self.schema)
+        index = Index(self.schema, limits=Limits(match_steps=STEPS))
         for name, one in principals.items():
             if text := getattr(one, which):
                 try:
@@ -87,9 +94,10 @@ class Predicates:
         return index
 
     def names(self, index: Index, event: Mapping[str, Any]) -> frozenset[str]:
-        """The principals whose predicate holds, for both images if the event has two."""
+        """The principals whose predicate holds, for both images if the event has two. One that takes too many steps on
+        it does not hold."""
         parts = _images(self.schema, event)
-        found = [frozenset(str(name) for name in index.match(part)) for part in parts]
+        found = [frozenset(map(str, index.match(part, on_expensive=_deny))) for part in parts]
         return frozenset.intersection(*found)
 
 

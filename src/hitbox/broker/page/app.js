@@ -562,17 +562,17 @@ const listSubscriptions = () => listed("subs-error", async () => {
     });
     const actions = make("span", undefined, "actions");
     actions.append(edit, remove);
-    const where = make("span");
-    where.append(make("code", shown.where));
+    const named = make("span");
+    named.append(clipped(shown.name));
     if (shown.suspended) {
-      where.append(" ", make("strong", `suspended: ${shown.suspended}`));
+      named.append(" ", make("strong", `suspended: ${shown.suspended}`));
       actions.prepend(action("Resume", id, async (s) => {
         await ask("POST", `${subscriptionPath(s.subscriber, s.name)}/resume`);
         message("subs-done", `${id} is matched again`);
         await listSubscriptions();
       }));
     }
-    return [id, clipped(shown.subscriber), clipped(shown.name), String(shown.priority), where, make("code", shownAbout(shown)), actions];
+    return [id, clipped(shown.subscriber), named, String(shown.priority), make("code", shown.where), make("code", shownAbout(shown)), actions];
   });
 });
 
