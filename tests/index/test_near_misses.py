@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import random
+import threading
 from datetime import datetime, timedelta
 from typing import Any
 
+import pytest
+
 import hitbox
+from hitbox import Index, Limits, language
 
 
 def test_the_nearest_come_first() -> None:
@@ -106,3 +110,38 @@ def test_infinities_have_a_distance() -> None:
         found: Any = index.explain({"x": value}, misses=3)
         assert len(found.misses) + len(found.matches) == 3
         assert first is None or next(iter(found.misses)) in first
+
+
+@pytest.mark.parametrize("id", ["s", None])
+def test_nobody_waits_for_an_explanation(id: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = Index({"a": "int"})
+    index.subscribe("s", "a > 3")
+    explain, waited = language.explain, []
+
+    def slow(*of: Any, **options: Any) -> Any:
+        writer = threading.Thread(target=index.subscribe, args=("other", "a > 4"))
+        writer.start()
+        writer.join(60)
+        waited.append(writer.is_alive())
+        return explain(*of, **options)
+
+    monkeypatch.setattr(language, "explain", slow)
+    found = index.explain({"a": 1}, id) if id else index.explain({"a": 1}, misses=1).misses["s"]  # type: ignore[union-attr]
+    assert str(found).endswith("nearest change: a: 1 -> more than 3")
+    assert waited == [False]
+
+
+def test_explanations_have_the_limit_of_the_index() -> None:
+    index = Index(
+        {"a": "int[]", "b": "int[]", "age": {"type": "int", "role": "information"}},
+        limits=Limits(match_steps=2000),
+    )
+    index.subscribe("s", "ANY(a) < 0 AND ANY(b) < 0", about={"age": 30})
+    event = {"a": list(range(1000)), "b": list(range(1000))}
+    for found in (
+        index.explain(event, "s"),
+        index.explain(event, misses=1).misses["s"],
+        index.explain(event, "s", "age > 3"),
+    ):  # type: ignore[union-attr]
+        assert "too expensive: more than 2,000 steps" in str(found)
+        assert not found.matched  # type: ignore[union-attr]

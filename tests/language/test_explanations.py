@@ -16,8 +16,10 @@ import hitbox
 from hitbox import language
 from hitbox.encoding.documents import ABSENT, Document, document
 from hitbox.encoding.schema import Schema
+from hitbox.language import normal
 from hitbox.language.nearest_place import nearest_place
 from hitbox.language.places import Area, distance
+from hitbox.language.reasons import View
 from hitbox.language.trials import Trials
 from support import golden_files
 from support.random_documents import SCHEMA as RANDOM_SCHEMA
@@ -199,6 +201,52 @@ def test_infinities() -> None:
             found = language.explain(predicate, {"f": f, "g": g})
             assert found.truth is language.evaluate(predicate, {"f": f, "g": g})
             json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_the_work_is_linear_in_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    both = normal._both
+    monkeypatch.setattr(normal, "_both", lambda *of: made.append(1) or both(*of))
+    counts = []
+    for size in (200, 400):
+        made.clear()
+        text = " AND ".join(f"(a <> {n} OR b = {n})" for n in range(size))
+        found = language.explain(language.parse(text, SCHEMA), {"a": 3, "b": 5})
+        assert str(found).endswith("nearest change: b: 5 -> 3")
+        counts.append(len(made))
+    assert counts[1] < 3 * counts[0]
+
+
+def test_only_the_nearest_elements_are_put_into_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = []
+    of_test = View._of_test
+    monkeypatch.setattr(View, "_of_test", lambda *of: told.append(1) or of_test(*of))
+    text = " OR ".join(f"a = {n} AND b = {n}" for n in range(1, 31))
+    schema = Schema({"l": [{"a": "int", "b": "int"}]})
+    elements = [{"a": 0, "b": n} for n in range(100, 0, -1)]
+    found = language.explain(language.parse(f"EXISTS(l WHERE {text})", schema), {"l": elements})
+    assert str(found).endswith("nearest change: a of element 71 of l: 0 -> 30")
+    assert len(told) < 1000
+
+
+def test_what_is_too_expensive_is_not_explained() -> None:
+    schema = Schema({"a": [{"x": "int"}], "b": [{"y": "int"}], "n": "int"})
+    event = {"a": [{"x": n} for n in range(100)], "b": [{"y": n} for n in range(100)], "n": 1}
+    hard = language.parse("EXISTS(a WHERE EXISTS(b WHERE y * x = -1))", schema)
+    found = language.explain(hard, event, steps=5000)
+    assert (found.truth, found.matched, found.out_of_steps, found.changes) == (None, False, 5000, ())
+    assert str(found).splitlines() == [
+        "no match (unknown): EXISTS(a WHERE EXISTS(b WHERE y * x = -1))",
+        "? EXISTS(a WHERE EXISTS(b WHERE y * x = -1))        too expensive: more than 5,000 steps",
+        "nearest change: too expensive: more than 5,000 steps",
+    ]
+    assert found.to_dict()["out_of_steps"] == 5000
+    assert language.explain(hard, event).out_of_steps is None
+    wide = language.parse(" AND ".join(f"n <> {n} AND n * {n} = -1" for n in range(1, 100)), schema)
+    some = language.explain(wide, event, steps=1500)  # enough to say why, and not what would have to change
+    assert some.truth is False
+    assert some.root.children
+    assert str(some).endswith("nearest change: too expensive: more than 1,500 steps")
 
 
 @pytest.mark.parametrize("seed", range(3))

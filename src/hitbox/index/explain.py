@@ -17,7 +17,7 @@ from hitbox.encoding.codecs import F64
 from hitbox.encoding.keys import Keys
 from hitbox.index.catalog import Catalog, Id
 from hitbox.language import Explanation, Predicate, Reason, explain
-from hitbox.language.explanation import in_words, lines_of, reason_dict
+from hitbox.language.explanation import in_words, lines_of, reason_dict, too_expensive
 from hitbox.language.expressions import literal, quoted
 from hitbox.language.reasons import short
 
@@ -61,7 +61,9 @@ class BothSides:
     def __str__(self) -> str:
         lines = ["match" if self.matched else "no match", *lines_of(self.root)]
         for who, side in (("event", self.subscription), ("subscription", self.event)):
-            if side.never:
+            if side.out_of_steps is not None:
+                lines.append(f"nearest change of the {who}: {too_expensive(side.out_of_steps)}")
+            elif side.never:
                 lines.append(f"no {who} can match: {short(side.predicate)}")
             elif side.changes:
                 lines.append(f"nearest change of the {who}: {in_words(side.changes)}")

@@ -606,7 +606,8 @@ class Index:
         the misses are those nearest of the ids for which it is true; the others have no influence on them."""
         if id is not None:
             with self._lock.read:
-                return self._explain(event, self._slot(id), where)
+                explained = self._explaining(event, self._slot(id), where)
+            return explained()
         if not isinstance(misses, int):
             raise ValueProblem(f"misses is a whole number, not {brief(misses)}")
         if misses <= 0:
@@ -631,28 +632,34 @@ class Index:
                 while look() and time.perf_counter() < until:
                     pass
                 if near.done(self._catalog):
-                    known = set(matched)
                     found = [
-                        (self._catalog.ids[slot], self._explain(event, slot, where))
+                        (self._catalog.ids[slot], self._explaining(event, slot, where))
                         for slot in near.best(self._catalog)
                     ]
-                    missed = [(id, why) for id, why in found if id not in known and not why.matched]
-                    missed.sort(key=lambda one: one[1].distance)
-                    return Explained(matched, dict(missed[:misses]))
+                    break
+        known = set(matched)
+        explained = [(id, explain()) for id, explain in found if id not in known]
+        missed = [(id, why) for id, why in explained if not why.matched]
+        missed.sort(key=lambda one: one[1].distance)
+        return Explained(matched, dict(missed[:misses]))
 
-    def _explain(self, event: Event, slot: int, where: str | None) -> Explanation | BothSides:
+    def _explaining(self, event: Event, slot: int, where: str | None) -> Callable[[], Explanation | BothSides]:
+        """Takes all that an explanation needs while the lock is held; calling the result makes it, without the lock."""
         values = events.normal(self._keys, event)
         self._encoder.one(event)  # checks names, roles and types
-        verdict = language.explain(self._predicate(slot), values)
+        about = self._resolver().about(slot) if where is not None and self._can_match(slot) else None
+        return partial(self._explained, self._where(slot), values, where, about)
+
+    def _explained(
+        self, text: str, values: Mapping[str, Any], where: str | None, about: dict[str, Any] | None
+    ) -> Explanation | BothSides:
+        steps = self.limits.match_steps
+        verdict = language.explain(self._parsed(text), values, steps=steps)
         if where is None:
             return verdict
-        return BothSides(verdict, self._explain_asked(where, slot))
-
-    def _explain_asked(self, where: str, slot: int) -> Explanation:
         asked = self._asked(where)
-        if not self._can_match(slot):
-            return explain_without_values(asked)
-        return language.explain(asked, self._resolver().about(slot))
+        other = explain_without_values(asked) if about is None else language.explain(asked, about, steps=steps)
+        return BothSides(verdict, other)
 
     def check(self, events_: pa.Table | Sequence[Event] | None = None) -> list[Unseen]:
         """The attributes that subscriptions speak of and that none of these events has, which may be misspelt; those of

@@ -27,11 +27,12 @@ from hitbox.encoding.codecs import Codec
 from hitbox.encoding.documents import lookup
 from hitbox.encoding.values import is_missing
 from hitbox.language.expressions import fold
-from hitbox.language.normal import Term
+from hitbox.language.normal import EXACT_BOXES, Term
 from hitbox.language.phrases import Edges, distance
 from hitbox.language.reasons import Change, Miss, Place, Reason, View, leaf_words, short, show
 from hitbox.language.sets import ABSENT as ABSENT_KEYS
 from hitbox.language.sets import EVERYTHING
+from hitbox.language.steps import UNLIMITED, OutOfSteps, Steps
 from hitbox.language.tree import Branch, Leaf, Node, Predicate, leaves, names, without_not
 from hitbox.language.trials import MAX_TRIALS, Spot, Trial, Trials, examples, fitting, near, with_values
 from hitbox.language.truth import Facts, evaluate, leaf_truth
@@ -40,6 +41,8 @@ MARKS = {True: "✓", False: "✗", None: "?"}
 WORDS = {True: "true", False: "false", None: "unknown"}
 MAX_CHANGES = 8
 UNKNOWN_CHANGE = "nearest change: none is known that leads to a match"
+MAX_MULTIPLIED = 64
+"""Terms to which a conjunction is multiplied out; conditions are looked at one by one beyond."""
 MAX_TERMS = 16
 """Terms of a predicate of which the changes are tried."""
 MAX_REPAIRS = 3
@@ -53,6 +56,7 @@ MAX_INTERVALS = 8
 @dataclass(frozen=True, slots=True, repr=False)
 class Explanation:
     """`truth` of the whole (only True is a match), the reasons, and for a miss the changes. `never`: no event matches.
+    `out_of_steps`: the steps that did not suffice; `truth` is unknown then, or what would have to change.
 
     `distance` orders misses: whole part, how many attributes are wrong; fraction, how far they are off.
     """
@@ -63,6 +67,7 @@ class Explanation:
     changes: tuple[Change, ...] = ()
     distance: float = 0.0
     never: bool = False
+    out_of_steps: int | None = None
 
     @property
     def matched(self) -> bool:
@@ -71,7 +76,9 @@ class Explanation:
     def __str__(self) -> str:
         verdict = "match" if self.matched else "no match" if self.truth is False else "no match (unknown)"
         lines = [f"{verdict}: {short(self.predicate)}", *lines_of(self.root)]
-        if self.never:
+        if self.out_of_steps is not None:
+            lines.append(f"nearest change: {too_expensive(self.out_of_steps)}")
+        elif self.never:
             lines.append("no event can match this predicate")
         elif self.changes:
             lines.append(f"nearest change: {in_words(self.changes)}")
@@ -88,6 +95,7 @@ class Explanation:
             "matched": self.matched,
             "truth": WORDS[self.truth],
             "never": self.never,
+            "out_of_steps": self.out_of_steps,
             "changes": [
                 {
                     "attribute": c.attribute,
@@ -102,8 +110,11 @@ class Explanation:
         }
 
 
-def explain(predicate: Predicate, values: Mapping[str, object], now: datetime | None = None) -> Explanation:
-    """Why `values` make the predicate true, false or unknown; `now` is what NOW() is.
+def explain(
+    predicate: Predicate, values: Mapping[str, object], now: datetime | None = None, *, steps: int = UNLIMITED
+) -> Explanation:
+    """Why `values` make the predicate true, false or unknown; `now` is what NOW() is. It takes no more than so many
+    steps; what would take more is left out, and the explanation says so.
 
     >>> from hitbox.language import Schema, parse
     >>> print(explain(parse("qty > 3 AND ok", Schema({"qty": "int", "ok": "bool"})), {"qty": 2, "ok": True}))
@@ -113,22 +124,36 @@ def explain(predicate: Predicate, values: Mapping[str, object], now: datetime | 
     `- ✓ ok = TRUE        ok is TRUE
     nearest change: qty: 2 -> more than 3
     """
-    facts = Facts(predicate, values, now)
     intervals = any(isinstance(value, tuple) for value in values.values())
-    root = _interval_reasons(predicate, facts) if intervals else View(facts.scope).reason(predicate.root)
+    text = str(predicate)
+    try:
+        facts = Facts(predicate, values, now, Steps(steps), EXACT_BOXES if intervals else MAX_MULTIPLIED)
+        view = None if intervals else View(facts.scope, Trials())
+        root = _interval_reasons(predicate, facts) if view is None else view.reason(predicate.root)
+    except OutOfSteps:
+        root = Reason(short(text), None, note=too_expensive(steps))
+        return Explanation(text, None, root, distance=math.inf, out_of_steps=steps)
     if root.truth is True:
-        return Explanation(str(predicate), True, root)
+        return Explanation(text, True, root)
     if not facts.terms:
-        return Explanation(str(predicate), root.truth, root, never=True, distance=math.inf)
-    changes, far = _nearest_change(predicate, facts, intervals)
-    return Explanation(str(predicate), root.truth, root, changes, far)
+        return Explanation(text, root.truth, root, never=True, distance=math.inf)
+    try:
+        changes, far = _nearest_change(predicate, facts, view)
+    except OutOfSteps:
+        return Explanation(text, root.truth, root, distance=math.inf, out_of_steps=steps)
+    return Explanation(text, root.truth, root, changes, far)
 
 
 def _interval_reasons(predicate: Predicate, facts: Facts) -> Reason:
     """Each node is true if some point of the event makes it true; NOTs are pushed into the leaves."""
 
     def visit(node: Node, done: Sequence[Reason]) -> Reason:
-        part = Facts(Predicate(node, predicate.text, predicate.schema, predicate.limits), facts.values, facts.scope.now)
+        part = Facts(
+            Predicate(node, predicate.text, predicate.schema, predicate.limits),
+            facts.values,
+            facts.scope.now,
+            facts.scope.steps,
+        )
         return _interval_reason(node, part.holds(), done, facts)
 
     return fold(without_not(predicate.root), visit)
@@ -146,9 +171,13 @@ def _interval_reason(node: Node, verdict: bool | None, done: Sequence[Reason], f
     return Reason(str(node), verdict, (), note=seen)
 
 
-def _nearest_change(predicate: Predicate, facts: Facts, intervals: bool) -> tuple[tuple[Change, ...], float]:
+def too_expensive(steps: int) -> str:
+    return f"too expensive: more than {steps:,} steps"
+
+
+def _nearest_change(predicate: Predicate, facts: Facts, view: View | None) -> tuple[tuple[Change, ...], float]:
     """The nearest changes that were tried and led to a match, none if none is known; and how far the event is off."""
-    search = _Search(predicate, facts, intervals)
+    search = _Search(predicate, facts, view)
     ranked = search.ranked()
     far = _distance(ranked[0][0])
     for miss, term in ranked[:MAX_TERMS]:
@@ -167,10 +196,9 @@ def _distance(miss: Miss) -> float:
 class _Search:
     """Looks for changes of an event after which a predicate holds, term by term."""
 
-    def __init__(self, predicate: Predicate, facts: Facts, intervals: bool):
-        self.predicate, self.facts = predicate, facts
-        self.trials = Trials()
-        self.view = None if intervals else View(facts.scope, self.trials)
+    def __init__(self, predicate: Predicate, facts: Facts, view: View | None):
+        """view: of the event; None of one with intervals"""
+        self.predicate, self.facts, self.view = predicate, facts, view
         leaves_ = leaves(predicate.root)
         self.compared = {leaf.number for leaf in leaves_}
         self.edges = {number: Edges(facts.keys.codecs[number]) for number in self.compared}
@@ -214,7 +242,7 @@ class _Search:
             if not first:
                 break
             self.view.scope = with_values(scope, first)
-            facts = Facts(self.predicate, self.view.scope.values, scope.now)
+            facts = Facts(self.predicate, self.view.scope.values, scope.now, scope.steps, MAX_MULTIPLIED)
             more = self.miss(term, [one for one in facts.wrong(term) if not isinstance(one, int)], facts)
             made = Miss(made.changes + more.changes, made.far + more.far, made.sure and more.sure)
             if not more.changes:
@@ -232,10 +260,12 @@ class _Search:
         if self.view is None:
             values = {spot[1]: value for spot, value in _first(changes).items()}
             known = all(one.trials() for one in changes)
-            held = known and evaluate(self.predicate, {**self.facts.values, **values}, self.facts.scope.now)
+            held = known and evaluate(
+                self.predicate, {**self.facts.values, **values}, self.facts.scope.now, self.facts.scope.steps
+            )
             return changes if held is True else ()
         several = [(one.trials(), one.condition) for one in miss.changes]
-        trial = self.trials.succeed(self.predicate.root, self.facts.scope, several)
+        trial = self.view.trials.succeed(self.predicate.root, self.facts.scope, several)
         return () if trial is None else tuple(_as_tried(one, trial) for one in changes)
 
 

@@ -64,6 +64,12 @@ MAX_ELEMENTS_TRIED = 8
 """Elements for which the smallest change is tried, before none is known."""
 NEAR = 10_000.0
 """Metres that count as half of a wrong attribute."""
+TOLD = 20
+"""Steps in which a change is put into words."""
+Rank = tuple[int, float]
+"""How many changes, and how far they are."""
+NO_CHANGE: Rank = (0, 0.0)
+ONE_CHANGE: Rank = (1, 1.0)
 WORDS = {"=": "", "<": "less than ", "<=": "at most ", ">": "more than ", ">=": "at least ", "<>": "anything but "}
 TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "<>": "<>"}
 KINDS = {"number": "number", "string": "text", "bool": "bool", "timestamp": "timestamp"}
@@ -112,7 +118,7 @@ class Miss:
     sure: bool = True
 
     @property
-    def rank(self) -> tuple[int, float]:
+    def rank(self) -> Rank:
         return len(self.changes), self.far
 
 
@@ -174,12 +180,15 @@ def metres(length: float) -> str:
 class View:
     """An event as a predicate sees it; inside EXISTS, ANY and ALL also the elements that are looked at."""
 
-    def __init__(self, scope: Scope, trials: Trials | None = None):
+    def __init__(self, scope: Scope, trials: Trials):
         self.scope = scope
-        self.trials = trials or Trials()
+        self.trials = trials
         self.frozen: frozenset[Spot] = frozenset()
         """What must not be changed any more: another operand of a test is."""
         self._elements: list[str] = []
+        self._event = scope
+        self._known_ranks: dict[int, tuple[Quantifier, list[tuple[Rank, Rank]]]] = {}
+        """Of the elements of the event's lists, by the id of the condition, which is kept."""
 
     # ---- what a condition saw
 
@@ -188,6 +197,7 @@ class View:
 
         def visit(node: Node, done: Sequence[Reason]) -> Reason:
             held = truth(node, [one.truth for one in done], self.scope)
+            self.scope.steps.spend(1)
             if isinstance(node, Branch):
                 return Reason(node.op, held, tuple(done))
             if isinstance(node, Quantifier):
@@ -332,8 +342,8 @@ class View:
 
     def _nearest(self, node: Quantifier, several: list[Any]) -> int:
         """The element that needs the smallest change."""
-        misses = [one.rank for one, _ in self._of_elements(node, several)]
-        return misses.index(min(misses))
+        ranks = [one for one, _ in self._ranks_of_elements(node, several)]
+        return ranks.index(min(ranks))
 
     def _at(self, node: Quantifier, number: int, element: Any, look: Callable[[], Result]) -> Result:
         """What `look` returns while one element of the list is looked at."""
@@ -345,9 +355,75 @@ class View:
             self.scope.elements.pop()
             self._elements.pop()
 
-    def _of_elements(self, node: Quantifier, several: Sequence[Any]) -> list[tuple[Miss, Miss]]:
+    def _of_element(self, node: Quantifier, number: int, element: Any, holds: bool) -> Miss:
+        """What makes the condition on an element hold, or not."""
+        return self._at(node, number, element, partial(self._both, node.condition))[not holds]
+
+    def _ranks_of_elements(self, node: Quantifier, several: Sequence[Any]) -> list[tuple[Rank, Rank]]:
+        as_given = self.scope is self._event and not self._elements and not self.frozen
+        if as_given and id(node) in self._known_ranks:
+            return self._known_ranks[id(node)][1]
         some = enumerate(several[:MAX_ELEMENTS])
-        return [self._at(node, n, one, partial(self._both, node.condition)) for n, one in some]
+        found = [self._at(node, n, one, partial(self._ranks, node.condition)) for n, one in some]
+        if as_given:
+            self._known_ranks[id(node)] = node, found
+        return found
+
+    # ---- how far it is
+
+    def _ranks(self, root: Node) -> tuple[Rank, Rank]:
+        """The ranks of the misses that `_both` finds, without words for them. They tell which elements of a list are
+        worth a closer look."""
+
+        def visit(node: Node, done: Sequence[tuple[Rank, Rank]]) -> tuple[Rank, Rank]:
+            if isinstance(node, Quantifier):
+                return self._ranks_of_list(node)
+            if not isinstance(node, Branch):
+                held = truth(node, (), self.scope)
+                yes = NO_CHANGE if held is True else (1, self._far(node))
+                return yes, NO_CHANGE if held is False else (1, self._far(node.negated()))
+            yeses, noes = [one for one, _ in done], [one for _, one in done]
+            if node.op == "NOT":
+                return noes[0], yeses[0]
+            if node.op == "XOR":
+                odd, even = done[0]
+                for yes, no in done[1:]:
+                    odd, even = min(_sum([odd, no]), _sum([even, yes])), min(_sum([even, no]), _sum([odd, yes]))
+                return odd, even
+            if not done:
+                return (NO_CHANGE, ONE_CHANGE) if node.op == "TRUE" else (ONE_CHANGE, NO_CHANGE)
+            return (_sum(yeses), min(noes)) if node.op == "AND" else (min(yeses), _sum(noes))
+
+        return fold(root, visit)
+
+    def _ranks_of_list(self, node: Quantifier) -> tuple[Rank, Rank]:
+        several = self._list(node.list)
+        telling = node.op != "ALL"
+        if several is None or several is ABSENT or not several:
+            least, most = ONE_CHANGE, NO_CHANGE if several == [] else ONE_CHANGE
+        else:
+            ranks = self._ranks_of_elements(node, several)
+            least = min(one if telling else other for one, other in ranks)
+            most = _sum([other if telling else one for one, other in ranks])
+        return (least, most) if node.op in ("ANY", "EXISTS") else (most, least)
+
+    def _far(self, node: Leaf | Test) -> float:
+        """How far a condition is from what it asks for."""
+        if isinstance(node, Leaf):
+            value = self.scope.attribute(node.name)
+            return (
+                1.0 if value is ABSENT or value is None else min((_gap(value, end) for end in node.values), default=1.0)
+            )
+        test = self._turned(node)
+        if test.op.endswith("INSIDE"):
+            return self._wanted_place(test, self._place(_coordinates(test))[1])[2]
+        values = [value_of(one, self.scope) for one in test.operands]
+        if _circle(test):
+            return 1.0 if values[0] is None else distance(values[0], float(values[1]))
+        known = next(
+            (value for one, value in zip(test.operands, values, strict=True) if not isinstance(one, Constant)), None
+        )
+        return min((1.0 if known is None or end is None else _gap(known, end) for end in values[1:]), default=1.0)
 
     # ---- what would have to be different
 
@@ -378,14 +454,13 @@ class View:
     def _of_condition(self, node: Leaf | Test | Quantifier) -> Miss:
         assert not isinstance(node, Quantifier)
         if isinstance(node, Leaf):
-            value = self.scope.attribute(node.name)
             if truth(node, (), self.scope):
                 return Miss()
-            far = (
-                1.0 if value is ABSENT or value is None else min((_gap(value, end) for end in node.values), default=1.0)
-            )
+            value = self.scope.attribute(node.name)
+            self.scope.steps.spend(TOLD)
             return Miss(
-                (Change.of(node.name, value, leaf_words(node), None, partial(leaf_trials, node, value), node),), far
+                (Change.of(node.name, value, leaf_words(node), None, partial(leaf_trials, node, value), node),),
+                self._far(node),
             )
         if test_truth(node, self.scope):
             return Miss()
@@ -403,9 +478,10 @@ class View:
         subject, value = self.subject(test)
         if subject is None:
             return Miss((Change(str(test), None, "true"),), 1.0)
-        wanted, nearest, far = self._wanted(test, value)
+        self.scope.steps.spend(TOLD)
+        wanted, nearest = self._wanted(test, value)
         trials = partial(self._trials, test, nearest, self.scope.copied())
-        return Miss((Change.of(subject, value, wanted, nearest, trials, test),), far)
+        return Miss((Change.of(subject, value, wanted, nearest, trials, test),), self._far(test))
 
     def _trials(self, test: Test, nearest: Any, scope: Scope) -> tuple[Trial, ...]:
         """New values of what a test looks at first, with which it holds; none if no such value is known."""
@@ -445,29 +521,27 @@ class View:
         for value in fitting(source.type, values):
             yield {spot: value}
 
-    def _wanted(self, test: Test, value: Any) -> tuple[str, object, float]:
-        """What the subject of a test should be, in words; the nearest such value if it is known; how far it is."""
+    def _wanted(self, test: Test, value: Any) -> tuple[str, object]:
+        """What the subject of a test should be, in words; the nearest such value if it is known."""
         if test.op.endswith("INSIDE"):
-            return self._wanted_place(test, value)
+            return self._wanted_place(test, value)[:2]
         if _circle(test):
-            far, limit = (value_of(one, self.scope) for one in test.operands)
+            limit = value_of(test.operands[1], self.scope)
             phrase = f"{WORDS[test.op] or 'exactly '}{metres(float(limit))} away"
             centre = [one for one in test.operands[0].children if isinstance(one, Constant)]
             phrase += f" from {Place(*(float(one.plain) for one in centre))}" if len(centre) == 2 else ""
-            return phrase, None, 1.0 if far is None else distance(far, float(limit))
-        known = value_of(next(one for one in test.operands if not isinstance(one, Constant)), self.scope)
+            return phrase, None
         others = test.operands[1:]
         ends = [value_of(one, self.scope) for one in others]
-        gaps = [1.0 if known is None or end is None else _gap(known, end) for end in ends]
-        far = min(gaps, default=1.0)
         texts = [
             literal(one.literal) if isinstance(one, Constant) else f"{one} ({show(end)})"
             for one, end in zip(others, ends, strict=True)
         ]
         exact = others[0].plain if test.op == "=" and isinstance(others[0], Constant) else None
-        return _words(test.op, texts, test), exact, far
+        return _words(test.op, texts, test), exact
 
     def _wanted_place(self, test: Test, value: Any) -> tuple[str, object, float]:
+        """The same of a place, and how far it is."""
         inside = test.op == "INSIDE"
         known = value is not None and is_place(value.lat, value.lon)
         found = nearest_place(test.machine, value.lat, value.lon) if known else None
@@ -490,28 +564,33 @@ class View:
             )
             most = Miss((Change.of(str(name), several, "a list"),), 1.0) if a_list else Miss()
         else:
-            both = self._of_elements(node, several)
-            least = self._one_of(node, several, [one if telling else other for one, other in both], telling)
-            most = self._all_of(node, several, [other if telling else one for one, other in both], not telling)
+            ranks = self._ranks_of_elements(node, several)
+            least = self._one_of(node, several, [one if telling else other for one, other in ranks], telling)
+            most = self._all_of(node, several, [other if telling else one for one, other in ranks], not telling)
         yes, no = (least, most) if one_is_enough else (most, least)
         return _taken(yes, node), _taken(no, node.negated())
 
     def _has_such(self, node: Quantifier, telling: bool) -> bool:
         """Whether an element that decides alone can be made of nothing."""
         nothing: Any = {} if node.op.endswith("EXISTS") else None
-        both = self._at(node, 0, nothing, partial(self._both, node.condition))
-        return self._tried(node, 0, nothing, both[not telling], telling).sure
+        return self._tried(node, 0, nothing, self._of_element(node, 0, nothing, telling), telling).sure
 
-    def _one_of(self, node: Quantifier, several: Sequence[Any], misses: Sequence[Miss], holds: bool) -> Miss:
+    def _one_of(self, node: Quantifier, several: Sequence[Any], ranks: Sequence[Rank], holds: bool) -> Miss:
         """The nearest element for which the condition holds, or does not, after a change; a tried one, if any."""
-        order = sorted(range(len(misses)), key=lambda n: misses[n].rank)
-        for n in order[:MAX_ELEMENTS_TRIED]:
-            tried = self._tried(node, n, several[n], misses[n], holds)
+        near = sorted(range(len(ranks)), key=ranks.__getitem__)[:MAX_ELEMENTS_TRIED]
+        misses = [(self._of_element(node, n, several[n], holds), n) for n in near]
+        misses.sort(key=lambda one: one[0].rank)
+        for miss, n in misses:
+            tried = self._tried(node, n, several[n], miss, holds)
             if tried.sure:
                 return tried
-        return replace(misses[order[0]], sure=False)
+        return replace(misses[0][0], sure=False)
 
-    def _all_of(self, node: Quantifier, several: Sequence[Any], misses: Sequence[Miss], holds: bool) -> Miss:
+    def _all_of(self, node: Quantifier, several: Sequence[Any], ranks: Sequence[Rank], holds: bool) -> Miss:
+        misses = [
+            Miss() if rank == NO_CHANGE else self._of_element(node, n, several[n], holds)
+            for n, rank in enumerate(ranks)
+        ]
         tried = [self._tried(node, n, several[n], one, holds) for n, one in enumerate(misses)]
         alone = sum(bool(one.changes) for one in tried) < 2 or not any(map(self._leads_outside, tried))
         found = _all(tried)
@@ -558,6 +637,10 @@ def _taken(miss: Miss, node: Quantifier) -> Miss:
 def _all(several: Sequence[Miss]) -> Miss:
     changes = {(change.attribute, change.wanted): change for one in several for change in one.changes}
     return Miss(tuple(changes.values()), sum(one.far for one in several), all(one.sure for one in several))
+
+
+def _sum(several: Sequence[Rank]) -> Rank:
+    return sum(count for count, _ in several), sum(far for _, far in several)
 
 
 def _least(several: Sequence[Miss]) -> Miss:

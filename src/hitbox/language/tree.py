@@ -212,7 +212,8 @@ class Predicate:
     text: str = field(repr=False)
     schema: Schema = field(repr=False)
     limits: Limits = field(default=DEFAULT_LIMITS, repr=False)
-    own: Any = field(default=None, repr=False)  # the normal form with keys of its own, cached by truth.Facts
+    own: dict[int, Any] = field(default_factory=dict, repr=False)
+    """Its normal forms with keys of their own, by the most terms of a conjunction; cached by truth.Facts."""
 
     def __str__(self) -> str:
         return str(self.root)

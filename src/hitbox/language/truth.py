@@ -381,15 +381,17 @@ class Facts:
         values: Mapping[str, object],
         now: datetime | None = None,
         steps: Steps | None = None,
+        most: int = EXACT_BOXES,
     ):
+        """most: terms to which a conjunction is multiplied out; of points, conditions that are left say the rest"""
         self.names = predicate.schema.names
         self.scope = Scope(predicate.schema, values, now, steps)
         self.values = self.scope.values
-        if predicate.own is None:
+        if most not in predicate.own:
             keys = Keys(predicate.schema)
             keys.admit(strings(predicate))
-            predicate.own = keys, terms(predicate, keys, EXACT_BOXES, EXACT_BOXES)
-        self.keys, self.terms = predicate.own
+            predicate.own[most] = keys, terms(predicate, keys, most, EXACT_BOXES)
+        self.keys, self.terms = predicate.own[most]
         self._intervals: dict[int, tuple[int, int]] = {}
         self._held: dict[int, bool] = {}  # thousands of terms share their conditions
 
