@@ -13,7 +13,6 @@ this run), because other work on the machine moves the first but hardly the seco
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import resource
@@ -21,45 +20,23 @@ import shutil
 import tempfile
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import functions as F
 
 from hitbox import Index, workloads
 from hitbox import spark as hs
-from hitbox.experiments.machine import own_processes
 from hitbox.spark.demo import join, range_join
 from hitbox.spark.generate import Tables
 from hitbox.spark.match import prepare, run
 from hitbox.spark.match_task import passed
+from spark_clock import Clock, settings
 
 COLLECT = {"arrays": "sum(size(subscriptions))", "counts": "sum(matches)"}
-TICK = os.sysconf("SC_CLK_TCK")
 
 
-class Clock:
-    """Wall-clock and CPU seconds of this process and everything that it started."""
-
-    def __enter__(self) -> Clock:
-        self.wall, self.cpu = time.perf_counter(), cpu_seconds()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.wall, self.cpu = time.perf_counter() - self.wall, cpu_seconds() - self.cpu
-
-    def facts(self, name: str) -> dict[str, float]:
-        return {f"{name}_seconds": round(self.wall, 2), f"{name}_cpu_seconds": round(self.cpu, 2)}
-
-
-def cpu_seconds() -> float:
-    """Of this process, the JVM and its Python workers, those that ended included."""
-    total = 0.0
-    for pid in own_processes():
-        with contextlib.suppress(OSError):  # it has ended
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            total += sum(map(int, fields[11:15])) / TICK
-    return total
+def cost(clock: Clock, name: str) -> dict[str, float]:
+    return {f"{name}_seconds": round(clock.wall, 2), f"{name}_cpu_seconds": round(clock.jvm + clock.python, 2)}
 
 
 def main() -> None:
@@ -83,13 +60,14 @@ def main() -> None:
 
 def measure(given: argparse.Namespace, folder: str) -> dict[str, Any]:
     sizes = workloads.count(given.subscriptions), workloads.count(given.events)
-    spark = hs.session(f"local[{given.cores}]", spark_driver_memory="3g", spark_sql_shuffle_partitions=given.cores)
+    options = {"spark_driver_memory": "3g", "spark_sql_shuffle_partitions": given.cores, **settings()}
+    spark = hs.session(f"local[{given.cores}]", **options)
     path = f"{folder}/snapshot"
     facts: dict[str, Any] = {"subscriptions": sizes[0], "events": sizes[1], "width": given.width, "form": given.form}
     made = hs.generate("w1", *sizes, path=folder, spark=spark, partitions=4 * given.cores, width=given.width)
     with Clock() as clock:
         hs.build(f"{folder}/subscriptions", path, parts=given.parts)
-    facts |= clock.facts("build")
+    facts |= cost(clock, "build")
     facts["driver_peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     events = spark.read.parquet(f"{folder}/events")
     facts |= on_spark(events, path, given.form)
@@ -113,7 +91,7 @@ def on_spark(events: Any, path: str, form: str) -> dict[str, Any]:
         with Clock() as clock:
             row = run(events, replace(job, counts=counts), schema).agg(F.expr(COLLECT[form])).collect()[0]
         engine = passed(counts).seconds
-    return {"matches": row[0], **clock.facts("spark"), "engine_seconds": round(engine, 2)}
+    return {"matches": row[0], **cost(clock, "spark"), "engine_seconds": round(engine, 2)}
 
 
 def by_part(events: Any, path: str, form: str, matches: int) -> dict[str, Any]:
@@ -123,7 +101,7 @@ def by_part(events: Any, path: str, form: str, matches: int) -> dict[str, Any]:
         found = hs.match(events, path, form=form, by_part=True).agg(F.expr(COLLECT[form])).collect()[0][0]
     if found != matches:
         raise SystemExit(f"by_part finds {found} matches, the plain match {matches}")
-    return clock.facts("by_part")
+    return cost(clock, "by_part")
 
 
 def in_process(path: str, count: int, given: argparse.Namespace) -> dict[str, Any]:
@@ -176,7 +154,7 @@ def changing(spark: Any, path: str, size: int, given: argparse.Namespace) -> dic
     )
     with Clock() as clock:
         hs.apply_changes(log, path)
-    return {"changes": given.changes, **clock.facts("changes")}
+    return {"changes": given.changes, **cost(clock, "changes")}
 
 
 if __name__ == "__main__":

@@ -30,9 +30,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from spark_clock import Clock, settings
+
 STEPS = ("generate", "bounds", "bounds_frame", "text", "text_frame", "strings", "change", "match", "by_part", "batch")
 PARTS, BATCHES, PER_BATCH = 10, 12, 1000
-TICK = os.sysconf("SC_CLK_TCK")
 NUMBERS = {f"a{n}": "int" for n in range(20)}
 
 
@@ -80,46 +81,6 @@ def started(given: argparse.Namespace, checkout: str, step: str, folder: str) ->
     return found
 
 
-class Clock:
-    """Wall-clock seconds, and CPU seconds of the JVM and of Python (this process and the workers)."""
-
-    def __enter__(self) -> Clock:
-        self.wall, (self.jvm, self.python) = time.perf_counter(), cpu_seconds()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        jvm, python = cpu_seconds()
-        self.wall, self.jvm, self.python = time.perf_counter() - self.wall, jvm - self.jvm, python - self.python
-
-    def facts(self) -> dict[str, Any]:
-        return {name: round(getattr(self, name), 2) for name in ("wall", "jvm", "python")}
-
-
-def cpu_seconds() -> tuple[float, float]:
-    """Of the JVM, and of the Python processes, that this process started; those that ended count for their parent."""
-    parents, spent, ended, java = {}, {}, {}, set()
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            name, _, rest = (folder / "stat").read_text().rpartition(")")
-        except OSError:
-            continue
-        fields, pid = rest.split(), int(folder.name)
-        parents[pid] = int(fields[1])
-        spent[pid], ended[pid] = (sum(map(int, fields[at : at + 2])) / TICK for at in (11, 13))
-        if name.endswith("(java"):
-            java.add(pid)
-    jvm = python = 0.0
-    for pid in spent:
-        at, seen = pid, set()
-        while at not in (os.getpid(), 0) and at in parents and at not in seen:
-            seen.add(at)
-            at = parents[at]
-        if at == os.getpid():
-            jvm += spent[pid] if pid in java else 0.0
-            python += ended[pid] + (0.0 if pid in java else spent[pid])
-    return jvm, python
-
-
 def child(step: str, given: argparse.Namespace) -> dict[str, Any]:
     from hitbox import spark as hs
     from hitbox import workloads
@@ -127,7 +88,8 @@ def child(step: str, given: argparse.Namespace) -> dict[str, Any]:
     own, data = Path(given.folder), Path(given.folder).parent / "data"
     own.mkdir(exist_ok=True)
     sizes = workloads.count(given.subscriptions), workloads.count(given.events)
-    spark = hs.session(f"local[{os.cpu_count()}]", spark_driver_memory="2g", spark_sql_shuffle_partitions=4)
+    options = {"spark_driver_memory": "2g", "spark_sql_shuffle_partitions": 4, **settings()}
+    spark = hs.session(f"local[{os.cpu_count()}]", **options)
     hs.generate("w1", 10, 1, spark=spark).events.collect()
     if step == "prepare":
         return prepare(spark, hs, data, sizes)
