@@ -38,6 +38,7 @@ class Environment:
             snapshot_changes=rng.choice([5, 100_000, 100_000]),
             keep_seconds=rng.choice([1.0, 20.0, 7 * 86_400.0]),
             max_waiting=rng.choice([20, 20_000]),
+            max_pending_seconds=3650 * 86_400.0,  # not what the schedules are about: the clock moves by months
         )
 
     disk: SimulatedDisk
