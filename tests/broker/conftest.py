@@ -11,10 +11,11 @@ from hitbox.broker.clock import time
 
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Move the broker's wall clock to so many seconds from now."""
-    real = time.time_ns
+    """Let so many seconds pass, as if the machine were suspended."""
+    real, elapsed = time.time_ns, time.elapsed_ns
 
     def move(seconds: float) -> None:
         monkeypatch.setattr(time, "time_ns", lambda: real() + int(seconds * 1e9))
+        monkeypatch.setattr(time, "elapsed_ns", lambda: elapsed() + int(seconds * 1e9))
 
     return move

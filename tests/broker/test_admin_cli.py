@@ -230,7 +230,8 @@ def test_delayed_events_that_are_not_there(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["stats", "snapshot", "replay sam 1", "tokens list", "principals list", "delayed list", "unseen"]
+    "command",
+    ["clock accept", "stats", "snapshot", "replay sam 1", "tokens list", "principals list", "delayed list", "unseen"],
 )
 def test_json_of_every_command(url: str, command: str) -> None:
     with Client.sync(url) as client:

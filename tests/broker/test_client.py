@@ -180,6 +180,7 @@ def calls(client: Any, folder: Path) -> list[tuple[str, Any]]:
         ("stats", lambda: client.stats()),
         ("trace", lambda: client.trace(limit=3)),
         ("snapshot", lambda: client.snapshot()),
+        ("accept_clock", lambda: client.accept_clock()),
         ("openapi", lambda: client.openapi()),
         ("metrics", lambda: client.metrics()),
         ("health", lambda: client.health()),

@@ -15,7 +15,7 @@ import msgspec
 from hitbox.broker.access.rights import Caller
 from hitbox.broker.broker import Broker
 from hitbox.broker.changes import parted
-from hitbox.broker.clock import time as clock
+from hitbox.broker.clock import clock
 from hitbox.broker.errors import BadRequest, Conflict, Unknown
 from hitbox.broker.published_event import PublishedEvent, expires_at
 from hitbox.broker.settings import check_schema
@@ -292,7 +292,7 @@ async def _own_index(broker: Broker, subscriber: Subscriber) -> tuple[Index, int
 def _wanted(broker: Broker, subscriber: Subscriber, own: Index, rows: Sequence[Row]) -> list[tuple[int, int, str]]:
     """(level, seq, ids) of those of the events (seq, time, body) that match the subscriber's current subscriptions and
     have not expired."""
-    now = clock.time_ns() // 1000
+    now = clock.now()
     alive = [(seq, body) for seq, when, body in rows if not 0 < expires_at(when, body) <= now]
     return [found for seq, body in alive if (found := _wants(broker, subscriber, own, seq, body))]
 

@@ -1,4 +1,4 @@
-"""`hitbox admin subscribers`, `webhooks`, `dead`, `delayed` and `schema`: commands that ask a running broker."""
+"""`hitbox admin subscribers`, `webhooks`, `dead`, `delayed`, `clock` and `schema`: they ask a running broker."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ subscriptions = typer.Typer(no_args_is_help=True, help="Subscriptions: list, rem
 webhooks = typer.Typer(no_args_is_help=True, help="Webhooks of subscribers: set, show, remove.")
 dead = typer.Typer(no_args_is_help=True, help="Dead letters: list, retry, drop.")
 delayed = typer.Typer(no_args_is_help=True, help="Delayed events: list, cancel.")
+clock = typer.Typer(no_args_is_help=True, help="The broker's clock: accept.")
 schema = typer.Typer(no_args_is_help=True, help="The schema: show, change.")
 
 
@@ -417,6 +418,16 @@ def cancel_delayed(
     _check_any(count, f"no delayed event {_either(numbers)} is there: it is due already, or was cancelled")
     asked = counted(len(numbers), "delayed event was", "delayed events were")
     output({"count": count}, as_json, lambda: [f"{count} of {asked} cancelled"])
+
+
+# ---- clock
+
+
+@clock.command("accept")
+def accept_clock(as_json: AsJson = False, url: Url = HERE, token: Token = "") -> None:
+    """The system's clock has jumped, and is right: let the broker follow it now. What is too old by it goes."""
+    found = ask(url, token, "POST", "/v1/clock/accept")
+    output(found, as_json, lambda: [f"the broker's clock moved by {found['moved_seconds']:,.1f} seconds"])
 
 
 # ---- schema

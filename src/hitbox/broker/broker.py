@@ -29,7 +29,7 @@ from hitbox import __version__
 from hitbox.broker.access.directory import Directory
 from hitbox.broker.access.rights import PUBLISH, Caller
 from hitbox.broker.access.usage import Charge, store_charges
-from hitbox.broker.clock import time
+from hitbox.broker.clock import clock, time
 from hitbox.broker.cloudevents import check_context
 from hitbox.broker.delivery.backlog import Backlog
 from hitbox.broker.delivery.change_barrier import ChangeBarrier
@@ -108,6 +108,9 @@ class Broker:
         self.store = Store(folder, self.settings.max_store_bytes, disk)
         try:
             self.store.begin_history()
+            self._mark = self.store.clock_mark()
+            s = self.settings
+            clock.start(self.store.newest_time(), self._mark, s.clock_jump_seconds, s.clock_hold_seconds)
         except BaseException:
             self.store.close()
             raise
@@ -254,9 +257,11 @@ class Broker:
                 await self.snapshot()
         with contextlib.suppress(HitboxError):
             await self.writer.submit(partial(self.store.settle, self.store.recent.count))
+            await self._keep_mark()
         await self.writer.close()
         self.registry.end_thread()
         self.store.close()
+        clock.stop()
 
     def close_connections(self) -> None:
         for mailbox in self.mailboxes.values():
@@ -499,7 +504,7 @@ class Broker:
         bodies = [body for _, some, *_ in group for body in some]
         principals = [caller.name for items, _, _, caller, _ in group for _ in items]
         self.change_barrier.enter_now(len(bodies))
-        now = time.time_ns() // 1000
+        now = clock.now()
         charges = [charge for *_, charge in group if charge is not None]
         stored = self.writer.submit(partial(_append, self.store, bodies, now, principals, charges))
         stored.add_done_callback(partial(self._stored, group, now, time.perf_counter_ns()))
@@ -673,7 +678,7 @@ class Broker:
             row = (
                 subscriber.number,
                 name,
-                record_of(wanted, subscriber.webhook, subscriber.paused, time.time()),
+                record_of(wanted, subscriber.webhook, subscriber.paused, clock.seconds()),
                 owner,
             )
             drops = wanted.policy == "drop_oldest" and wanted != subscriber.options and name in self.registry.by_name
@@ -737,7 +742,8 @@ class Broker:
             self.known_or_new(subscriber.name, owner)  # another principal may have claimed it while we waited
             hook = subscriber.webhook if webhook is None else webhook(subscriber)
             wanted = subscriber.paused if paused is None else paused
-            row = (subscriber.number, subscriber.name, record_of(subscriber.options, hook, wanted, time.time()), owner)
+            record = record_of(subscriber.options, hook, wanted, clock.seconds())
+            row = (subscriber.number, subscriber.name, record, owner)
             enabled = hook is not None and not hook.disabled and subscriber.webhook != hook
             await self._store_subscriber(row, paused is False or enabled)  # what is sent is acknowledged
             subscriber.webhook, subscriber.paused, subscriber.owner = hook, wanted, owner or subscriber.owner
@@ -954,6 +960,7 @@ class Broker:
                 except Exception:
                     self.statistics.counts["errors"] += 1
                     log.exception("housekeeping of subscriber %r failed", mailbox.subscriber.name)
+            clock.step()
             self.delayed.step()
             self.expiry.step()
             if self.store.recent.overdue() and not self.writer.full and self._settling.done():
@@ -965,6 +972,18 @@ class Broker:
                 stored = sizes["store_database"] + sizes["store_log"]
                 self.statistics.tick(self._pending(), stored, sizes["disk_free"])
                 await self._run_housekeeping(self._expire_subscribers())
+                await self._run_housekeeping(self._keep_mark())
+
+    async def _keep_mark(self) -> None:
+        """Store what the clock tells, if it is not what the store's mark leads to."""
+        mark = clock.mark()
+        if not self.writer.full and (self._mark is None or not self._mark.is_near(mark)):
+            await self.writer.submit(partial(self.store.put_meta, "clock", mark))
+            self._mark = mark
+
+    def accept_clock(self) -> dict[str, float]:
+        """The system's clock is right: follow it."""
+        return {"moved_seconds": round(clock.accept(), 3)}
 
     async def _retention(self) -> None:
         """Remove old events now and then, and save the index if it changed much."""
@@ -977,7 +996,8 @@ class Broker:
         s = self.settings
         most = NEVER if s.max_store_bytes is None else s.max_store_bytes * 3 // 4
         self.store.recent.compact()
-        return self.store.trim(time.time_ns() // 1000 - int(s.keep_seconds * 1e6), s.keep_bytes, most, TRIM_ROWS)
+        before = 0 if clock.in_doubt() else clock.now() - int(s.keep_seconds * 1e6)
+        return self.store.trim(before, s.keep_bytes, most, TRIM_ROWS)
 
     async def _trim(self) -> None:
         while (await self.writer.submit(self._retain)).more:
@@ -1002,7 +1022,8 @@ class Broker:
             f"the {name} could not be written: {problem}" for name, problem in self.store.maintenance_errors.items()
         ]
         lasting = [*self.store.problems, *self.registry.problems, *self.directory.problems]
-        return [*lasting, *failed, *maintenance_errors, *self.backlog.problems()]
+        wrong_time = [problem] if (problem := clock.problem()) else []
+        return [*lasting, *failed, *maintenance_errors, *wrong_time, *self.backlog.problems()]
 
     def health(self) -> tuple[dict[str, Any], int]:
         """For /readyz: the state of the broker, and the HTTP status for it.
@@ -1044,13 +1065,14 @@ class Broker:
             "first": self.store.events.first(),
             "dead_letters": self.store.dead.rows(),
             "store_full": self.writer.full,
+            "clock_ahead_seconds": round(clock.ahead(), 3),
             "problems": len(problems),
             "set_aside": problems[:100],
             "way": self.dispatcher.way,
             "matcher": self.registry.index.matcher,
             "restored": self.registry.restored_from,
             "restore_seconds": self.registry.restore_seconds,
-            "uptime_seconds": round(time.time() - self.statistics.started, 1),
+            "uptime_seconds": round(time.monotonic() - self.statistics.started, 1),
             "version": __version__,
             **{name: self.statistics.counts[name] for name in COUNTERS},
             "trimmed": self.store.trimmed,

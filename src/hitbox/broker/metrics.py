@@ -26,6 +26,7 @@ GAUGES = {
     "waiting_delayed": "Events that wait for their delay to pass",
     "dead_letters": "Dead letters stored",
     "store_full": "1 while the store has no space left",
+    "clock_ahead_seconds": "By how much the system's clock is ahead of the broker's; far from 0: it has jumped",
     "problems": "Problems found at start or later; the log and /v1/stats list them",
 }
 HISTOGRAMS = {

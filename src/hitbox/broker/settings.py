@@ -140,6 +140,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             le=MOST,
         ),
     ] = 200_000
+    clock_jump_seconds: Annotated[
+        float, _about("how far the system's clock may jump; beyond: the broker goes on without it", gt=0, le=MOST)
+    ] = 60.0
+    clock_hold_seconds: Annotated[
+        float, _about("how long it does so; then it follows, and what is too old by that time goes", ge=0, le=MOST)
+    ] = 86_400.0
     message_ids: Annotated[
         int, _about("latest events whose ids are known: a repeated publish is not stored again; 0: none", ge=0, le=MOST)
     ] = 100_000

@@ -107,7 +107,7 @@ class Statistics:
         self.refusals = dict.fromkeys(REFUSALS.values(), 0)
         self._before: Counter[str] = Counter()
         self._last = time.monotonic()
-        self.started = time.time()
+        self.started = time.monotonic()
 
     def count_refusal(self, status: int) -> None:
         """A request or a message was answered with this status."""

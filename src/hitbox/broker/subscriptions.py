@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from hitbox.broker.changes import Change as Transition
 from hitbox.broker.changes import images, transitions
-from hitbox.broker.clock import time
+from hitbox.broker.clock import clock, time
 from hitbox.broker.errors import BadRequest, Conflict
 from hitbox.broker.settings import Options, Settings, check_name
 from hitbox.broker.store.store import READABLE, Store
@@ -94,13 +94,13 @@ class Subscriber:
 
     def last_use(self) -> float:
         """In seconds since 1970."""
-        return time.time() - (time.monotonic() - self.used)
+        return clock.seconds() - (time.monotonic() - self.used)
 
     def restore_use(self, stored: float) -> None:
         """After a start: it was used at most USE_SECONDS after what is stored. However long the broker was down, it has
         so much time to come back, or `expires_seconds` if that is less."""
         now, most = time.monotonic(), self.options.expires_seconds
-        ago = max(time.time() - stored, 0.0) if stored else 0.0
+        ago = max(clock.seconds() - stored, 0.0) if stored else 0.0
         self.used = now - max(min(ago - USE_SECONDS, most - min(most, USE_SECONDS)), 0.0)
         self.stored_use = now - ago
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hitbox.broker.clock import time
+from hitbox.broker.clock import clock, time
 from hitbox.encoding.arrays import I32, I64
 from hitbox.index.match_budget import MatchBudget
 
@@ -141,7 +141,7 @@ class Suspensions:
             while len(self._failures) > MOST_FAILING:
                 self._failures.popitem(last=False)
             return None
-        found = self._by_id[id] = Suspension(time.time_ns() // 1000, TOO_EXPENSIVE)
+        found = self._by_id[id] = Suspension(clock.now(), TOO_EXPENSIVE)
         return found
 
     def forget(self, ids: Iterable[str]) -> None:

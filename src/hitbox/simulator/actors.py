@@ -135,12 +135,13 @@ class Actors:
                 self.model.close(event)
 
     async def _disturb(self) -> None:
-        """The wall clock jumps; other programs fill the disk and free it again."""
+        """The system's clock jumps; other programs fill the disk and free it again."""
         environment = self.environment
         while environment.up():
             await environment.pause(10.0)
             if environment.chance(0.5):
-                environment.clock.jump(self.random.choice([-86_400.0, -1.0, 5.0, 3600.0, 30 * 86_400.0]))
+                far = self.random.choice([-86_400.0, -1.0, 5.0, 3600.0, 30 * 86_400.0])
+                environment.clock.jump(far, accepted=environment.chance(0.5))
                 environment.faults.counts["clock jump"] += 1
                 for event in self.model.events.values():
                     if event.state == "asked":

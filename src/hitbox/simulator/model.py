@@ -180,7 +180,7 @@ class ModelEvent:
 
 class Model:
     def __init__(self, schema: Schema, latest: Callable[[], float]) -> None:
-        self._latest = latest  # the latest time that the wall clock has shown
+        self._latest = latest  # the latest time that the broker's clock has told
         self.events: dict[int, ModelEvent] = {}
         self.by_seq: dict[int, int] = {}
         self.subscribers: dict[str, ModelSubscriber] = {}

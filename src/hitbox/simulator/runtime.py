@@ -17,26 +17,35 @@ START = 1_700_000_000.0
 
 
 class SimulatedClock:
-    """Simulated time. The wall clock may jump; the monotonic clock never does."""
+    """Simulated time. The system's wall clock may jump; the monotonic clock never does."""
 
     def __init__(self, rng: random.Random):
         self.random = rng
         self.now = 1000.0
         self.wall = START - self.now
+        self.boots = 0
         self._latest = START
 
-    def time(self) -> float:
-        """The wall clock."""
+    def system(self) -> float:
+        """The wall clock of the system."""
         return self.now + self.wall
 
+    def time(self) -> float:
+        """What the broker's clock tells."""
+        return broker_clock.clock.seconds()
+
     def latest(self) -> float:
-        """The latest time that the wall clock has shown."""
+        """The latest time that it has told."""
         self._latest = max(self._latest, self.time())
         return self._latest
 
-    def jump(self, seconds: float) -> None:
+    def jump(self, seconds: float, accepted: bool = False) -> None:
+        """The system's clock jumps, and the broker is told that it is right, or is not."""
         self.latest()
         self.wall += seconds
+        broker_clock.clock.step()
+        if accepted:
+            broker_clock.clock.accept()
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
@@ -45,12 +54,15 @@ class SimulatedClock:
         before = dict(vars(broker_time))
         broker_time.monotonic = lambda: self.now
         broker_time.perf_counter_ns = lambda: int(self.now * 1e9)
-        broker_time.time = self.time
-        broker_time.time_ns = lambda: int(self.time() * 1e6) * 1000
+        broker_time.elapsed_ns = lambda: int(self.now * 1e6) * 1000
+        broker_time.boot = lambda: f"simulated {self.boots}"
+        broker_time.time = self.system
+        broker_time.time_ns = lambda: int(self.system() * 1e6) * 1000
         try:
             yield
         finally:
             vars(broker_time).update(before)
+            broker_clock.clock.stop()
 
 
 class _Selector(selectors.SelectSelector):

@@ -132,6 +132,7 @@ class Schedule:
         disk = self.environment.disk
         power = self.environment.chance(0.5) if disk.ended is None else disk.ended == POWER_CUT
         self.environment.disk = disk.reboot(self._crashed, power)
+        self.environment.clock.boots += power
         self.model.crashed(self.environment.clock.now)
         if self.environment.chance(0.3):
             shutil.rmtree(
@@ -227,7 +228,7 @@ class Schedule:
             tasks.append(asyncio.create_task(self.actors.drain(subscriber, mailbox, client)))
         until = clock.now + DRAIN_SECONDS
         last = max((row[1] / 1e6 for row in broker.store.delayed.scan()), default=0.0)
-        clock.jump(max(0.0, last + 1 - clock.time()))  # so that all delayed events are due
+        clock.jump(max(0.0, last + 1 - clock.system()), accepted=True)  # so that all delayed events are due
         while (
             broker.store.unacknowledged() or not broker.caught_up() or broker.writer.full or broker.store.delayed.rows()
         ):

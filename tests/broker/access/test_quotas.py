@@ -16,7 +16,7 @@ import pytest
 from hitbox.broker.access.principals import Principal, check_principal
 from hitbox.broker.broker import Broker
 from hitbox.broker.client import BadRequest, Client, Conflict, Forbidden, Overloaded
-from hitbox.broker.clock import time
+from hitbox.broker.clock import clock
 from hitbox.broker.errors import StoreFull
 from hitbox.broker.http.auth import RateLimiter
 from support.broker_kit import item, running, serving, sub
@@ -188,7 +188,7 @@ def test_an_invalid_change_neither_takes_nor_gives_room_to_its_group(tmp_path: P
 def test_bytes_per_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By HTTP, over the publish socket and on a subscriber's WebSocket; over a restart; until the next day."""
     now = [20_000 * DAY + 100.0]
-    monkeypatch.setattr(time, "time", lambda: now[0])
+    monkeypatch.setattr(clock, "seconds", lambda: now[0])
 
     async def scenario() -> None:
         one, most = {"event": {"price": 1.5}}, len(b'{"event":{"price":1.5}}') * 4
@@ -225,13 +225,13 @@ def test_a_day_that_begins_during_a_publish(tmp_path: Path, monkeypatch: pytest.
     async def scenario() -> None:
         async with running(tmp_path) as broker:
             usage = broker.directory.usage
-            monkeypatch.setattr(time, "time", lambda: 20_000 * DAY + 1.0)
+            monkeypatch.setattr(clock, "seconds", lambda: 20_000 * DAY + 1.0)
             assert usage.take("ann", 100, 150).day == 20_000
             for before in range(3):  # midnight is after so many looks at the clock
                 usage._of["ann"] = (20_000, 100)
                 looks = iter([20_001 * DAY - 1.0] * before)
                 with monkeypatch.context() as patched:
-                    patched.setattr(time, "time", lambda looks=looks: next(looks, 20_001 * DAY + 1.0))
+                    patched.setattr(clock, "seconds", lambda looks=looks: next(looks, 20_001 * DAY + 1.0))
                     charge = usage.take("ann", 10, 150)
                 assert usage._of["ann"] == (charge.day, 10 if charge.day == 20_001 else 110)
 

@@ -147,6 +147,7 @@ ALLOWED: dict[tuple[str, str], set[str]] = {
     ("POST", "/v1/dead/drop"): {"subscribe", "manage"},
     ("POST", "/v1/backup"): set(),
     ("POST", "/v1/snapshot"): set(),
+    ("POST", "/v1/clock/accept"): set(),
     ("GET", "/v1/whoami"): set(ROLES),
     ("GET", "/v1/principals"): set(),
     ("PUT", routes.PRINCIPAL): set(),

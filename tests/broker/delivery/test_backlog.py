@@ -54,7 +54,7 @@ def test_who_pins_is_named(tmp_path: Path) -> None:
             await until(lambda: broker.health()[0]["status"] == "degraded")
             (said,) = broker.describe()["set_aside"]
             assert "subscriber 'bob' holds events that retention would remove: 1 delivery is pending" in said
-            text = exposition(broker, lambda _: True).decode()
+            text = exposition(broker, lambda _: True, True).decode()
             assert 'hitbox_subscriber_pending_bytes{subscriber="bob"} 0.0' not in text
             assert "hitbox_kept 1.0" in text
             assert (

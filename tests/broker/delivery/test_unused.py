@@ -27,12 +27,13 @@ WEEK = 7 * 86_400.0
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> Move:
     """Move the broker's clocks to so many seconds from now."""
-    monotonic, wall, exact = time.monotonic, time.time, time.time_ns
+    monotonic, wall, exact, elapsed = time.monotonic, time.time, time.time_ns, time.elapsed_ns
 
     def move(seconds: float) -> None:
         monkeypatch.setattr(time, "monotonic", lambda: monotonic() + seconds)
         monkeypatch.setattr(time, "time", lambda: wall() + seconds)
         monkeypatch.setattr(time, "time_ns", lambda: exact() + int(seconds * 1e9))
+        monkeypatch.setattr(time, "elapsed_ns", lambda: elapsed() + int(seconds * 1e9))
 
     return move
 

@@ -13,7 +13,7 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from email.utils import formatdate
 from itertools import pairwise
 from pathlib import Path
@@ -28,7 +28,6 @@ from hitbox.broker import metrics
 from hitbox.broker.access.principals import EVERYTHING
 from hitbox.broker.broker import Broker
 from hitbox.broker.client import Client
-from hitbox.broker.clock import time as clock
 from hitbox.broker.delivery import target_address, webhooks
 from hitbox.broker.delivery.target_address import is_public
 from hitbox.broker.published_event import PublishedEvent
@@ -485,9 +484,7 @@ def test_names_that_resolve_slowly_delay_no_other_target(tmp_path: Path, monkeyp
     run(scenario())
 
 
-def test_what_expires_while_it_waits_for_its_turn_is_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = clock.time_ns
-
+def test_what_expires_while_it_waits_for_its_turn_is_not_sent(tmp_path: Path, later: Callable[[float], None]) -> None:
     async def scenario() -> None:
         async with private(tmp_path, max_webhook_requests=1) as (broker, _), target() as there:
             there.hold = asyncio.Event()
@@ -499,7 +496,7 @@ def test_what_expires_while_it_waits_for_its_turn_is_not_sent(tmp_path: Path, mo
             await until(lambda: len(broker.mailbox("ann").in_flight) == 3)
             await broker.publish([PublishedEvent({"qty": 1}, ttl_seconds=60), item(qty=1)])
             await until(lambda: len(broker.mailbox("ann").in_flight) == 5)
-            monkeypatch.setattr(clock, "time_ns", lambda: real() + 100 * 10**9)
+            later(100)
             there.hold.set()
             await until(lambda: pending(broker) == 0)
             assert there.seqs() == [1, 5]

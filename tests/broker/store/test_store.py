@@ -101,7 +101,7 @@ def test_every_damaged_row_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for name, where in damage:
         store.db.execute("UPDATE subscriptions SET wanted = ? WHERE name = ?", (where, name))
     store.db.execute("UPDATE subscriptions SET crc = NULL WHERE name = 's40'")
-    found = [text for text in store.subscriptions.check() if "CRC" in text]
+    found = [text for text in store.subscriptions.check(()) if "CRC" in text]
     assert sorted(text.partition(" is")[0] for text in found) == [
         f"table subscriptions: the row [1, '{name}']" for name in ("s11", "s3", "s30", "s40")
     ]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from hitbox.broker.clock import time
+from hitbox.broker.clock import clock
 from hitbox.broker.errors import Forbidden
 from hitbox.broker.store.store import Store
 
@@ -73,7 +73,7 @@ def store_charges(store: Store, charges: Iterable[Charge]) -> None:
 
 
 def _today() -> int:
-    return int(time.time() // DAY_SECONDS)
+    return int(clock.seconds() // DAY_SECONDS)
 
 
 def _read(value: bytes) -> tuple[int, int]:

@@ -182,6 +182,10 @@ class Management:
         """Save the index now."""
         return dict(await self.request("POST", "/v1/snapshot"))
 
+    async def accept_clock(self) -> dict[str, Any]:
+        """The clock of the broker's system has jumped, and is right: let the broker follow it now."""
+        return dict(await self.request("POST", "/v1/clock/accept"))
+
     async def openapi(self) -> dict[str, Any]:
         """The OpenAPI description of the interface."""
         return dict(await self.request("GET", "/openapi.json"))

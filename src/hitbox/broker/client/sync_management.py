@@ -193,6 +193,11 @@ class SyncManagement:
         found: dict[str, Any] = self.do(self.asynchronous.snapshot())
         return found
 
+    def accept_clock(self) -> dict[str, Any]:
+        """The clock of the broker's system has jumped, and is right: let the broker follow it now."""
+        found: dict[str, Any] = self.do(self.asynchronous.accept_clock())
+        return found
+
     def openapi(self) -> dict[str, Any]:
         """The OpenAPI description of the interface."""
         found: dict[str, Any] = self.do(self.asynchronous.openapi())

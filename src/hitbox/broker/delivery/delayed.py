@@ -20,7 +20,7 @@ import msgspec
 
 from hitbox.broker.access.directory import Directory
 from hitbox.broker.access.usage import Charge, store_charges
-from hitbox.broker.clock import time
+from hitbox.broker.clock import clock, time
 from hitbox.broker.delivery.change_barrier import ChangeBarrier
 from hitbox.broker.errors import Overloaded
 from hitbox.broker.message_ids import MessageIds
@@ -107,7 +107,7 @@ class DelayedEvents:
     ) -> asyncio.Future[int]:
         """Store events that are to be delivered later. The future has the number of the first among the delayed ones,
         once all are durable."""
-        now = time.time_ns() // 1000
+        now = clock.now()
         delays = [int((item.delay_seconds or 0.0) * 1e6) for item in items]
         rows = [(now + delay, principal, body) for delay, body in zip(delays, bodies, strict=True)]
         self._arriving += len(rows)
@@ -165,9 +165,9 @@ class DelayedEvents:
 
     def step(self) -> None:
         """Move what is due; called ten times per second. While the disk is full, they wait."""
-        if self._moving is not None or self._broker.closing or self._broker.writer.full:
+        if self._moving is not None or self._broker.closing or self._broker.writer.full or clock.in_doubt():
             return
-        if time.time_ns() // 1000 >= self._next and time.monotonic() >= self._not_before:
+        if clock.now() >= self._next and time.monotonic() >= self._not_before:
             self._moving = asyncio.create_task(self._move())
             self._moving.add_done_callback(self._ended)
 
@@ -180,7 +180,7 @@ class DelayedEvents:
             log.warning("delayed events could not be delivered, and are tried again: %s", problem)
 
     async def _move(self) -> None:
-        broker, now = self._broker, time.time_ns() // 1000
+        broker, now = self._broker, clock.now()
         room = min(ROWS, broker.settings.max_waiting - broker.waiting)
         if room <= 0:
             return

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hitbox.broker.clock import time
+from hitbox.broker.clock import clock, time
 from hitbox.broker.delivery.dispatcher import Row
 from hitbox.broker.delivery.mailbox import FRAME_COUNT, Connection, Delivery, Mailbox
 from hitbox.broker.settings import Options, Settings
@@ -129,7 +129,7 @@ class DeliveryTracker:
 
     def unexpired(self, mailbox: Mailbox, deliveries: list[Delivery]) -> list[Delivery]:
         """Those of the deliveries whose time to live has not passed; the others are removed."""
-        now = time.time_ns() // 1000
+        now = clock.now()
         late = [d for d in deliveries if d.expires and d.expires <= now]
         if not late:
             return deliveries
@@ -314,7 +314,7 @@ class DeliveryTracker:
 
     def _try_failed(self, mailbox: Mailbox, d: Delivery, reason: str) -> None:
         seq, level = d.seq, d.level
-        if d.expires and d.expires <= time.time_ns() // 1000:
+        if d.expires and d.expires <= clock.now():
             self.expire(mailbox, [(level, seq)])
             return
         if mailbox.try_failed(d, time.monotonic()):
@@ -387,7 +387,7 @@ class DeliveryTracker:
         if not mailbox.subscriber.ephemeral:
             if self.store.pending_bytes.get(mailbox.subscriber.number, 0) > mailbox.most_bytes:
                 return OVER_BYTES
-            if mailbox.oldest_seconds() > self.settings.max_pending_seconds:
+            if mailbox.oldest_seconds() > self.settings.max_pending_seconds and not clock.in_doubt():
                 return TOO_OLD
         return OVER_LIMIT if mailbox.pending > mailbox.subscriber.options.limit else ""
 
@@ -397,7 +397,7 @@ class DeliveryTracker:
         """The operation that removes the oldest deliveries of a durable subscriber, OLDEST_ROWS at most. Those of them,
         or of the next ones, that have expired are removed first. Unless its policy is to drop them, the others become
         dead letters: also those of one that is only disconnected above its own limit."""
-        now, most = time.time_ns() // 1000, self._most_letters()
+        now, most = clock.now(), self._most_letters()
         number, bytes_allowed = mailbox.subscriber.number, mailbox.most_bytes
         before = now - int(self.settings.max_pending_seconds * 1e6)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from hitbox.broker.clock import time
+from hitbox.broker.clock import clock, time
 from hitbox.broker.delivery.delivery import DeliveryTracker
 from hitbox.broker.delivery.mailbox import Mailbox
 from hitbox.broker.store.store import NEVER
@@ -37,9 +37,9 @@ class ExpirySearch:
 
     def step(self) -> None:
         """Look at some more deliveries, if it is time; called ten times per second."""
-        if self._step is not None:
+        if self._step is not None or clock.in_doubt():
             return
-        now = time.time_ns() // 1000
+        now = clock.now()
         if self._after is None:
             nothing = not self._tracker.store.unacknowledged()
             if nothing or now < self._next or time.monotonic() < self._not_before:

@@ -28,7 +28,7 @@ from typing import Protocol
 import msgspec
 
 from hitbox.broker.changes import parted
-from hitbox.broker.clock import time
+from hitbox.broker.clock import clock, time
 from hitbox.broker.published_event import expires_at
 from hitbox.broker.settings import MOST
 from hitbox.broker.store.store import StoredDelivery
@@ -490,9 +490,7 @@ class Mailbox:
 
     def oldest_seconds(self) -> float:
         """The age of the oldest pending event, as far as it is known."""
-        return (
-            max(time.time_ns() / 1e9 - self.oldest[1] / 1e6, 0.0) if self.pending and self.oldest is not None else 0.0
-        )
+        return max(clock.seconds() - self.oldest[1] / 1e6, 0.0) if self.pending and self.oldest is not None else 0.0
 
     def webhook_state(self) -> str:
         """For the metrics: "ok", "failing" (its latest request failed) or "disabled"; empty: it has no webhook."""

@@ -451,6 +451,10 @@ async def snapshot(call: Call) -> Any:
     return await call.broker.snapshot()
 
 
+async def accept_clock(call: Call) -> Any:
+    return call.broker.accept_clock()
+
+
 async def whoami(call: Call) -> Any:
     return {"name": call.caller.name, "token": call.caller.token, **msgspec.to_builtins(call.caller.rights())}
 
@@ -597,6 +601,9 @@ ROUTES = [
     Route("POST", "/v1/dead/replay", USE, revive, "Deliver dead letters again", Numbers),
     Route("POST", "/v1/dead/drop", USE, drop_dead, "Delete dead letters for good", Numbers),
     Route("POST", "/v1/snapshot", MANAGE_ALL, snapshot, "Save the index now"),
+    Route(
+        "POST", "/v1/clock/accept", MANAGE_ALL, accept_clock, "The system's clock has jumped, and is right: follow it"
+    ),
     Route("GET", "/v1/whoami", ANYONE, whoami, "The principal of this token, and its rights"),
     Route("GET", "/v1/principals", MANAGE_ALL, list_principals, "All principals with their rights"),
     Route("PUT", PRINCIPAL, MANAGE_ALL, put_principal, "Create a principal, or change its rights", Principal),

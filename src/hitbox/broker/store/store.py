@@ -48,7 +48,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import apsw
 import msgspec
 
-from hitbox.broker.clock import time
+from hitbox.broker.clock import Mark, clock, time
 from hitbox.broker.errors import BrokerError, StoreDamaged, StoreFailed, StoreFull
 from hitbox.broker.published_event import TTL_BYTES, expires_at
 from hitbox.broker.store.checked_table import CheckedTable, Columns, Ledger, Name, Number, Row, crc_of
@@ -112,6 +112,7 @@ META_TYPES: dict[str, Any] = {
     "format": int,
     "incarnation": Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}\Z")],
     "copied": bool,
+    "clock": tuple[str, int, int],
     "jumps": Jumps,
     "matched": Number,
     "failed": list[Number],
@@ -325,6 +326,15 @@ class Store:
         """What follows in this store is another history than that of its original: see `begin_history`."""
         with self.transaction():
             self.put_meta("copied", True)
+
+    def clock_mark(self) -> Mark | None:
+        """What the broker's clock told once."""
+        found = self.get_meta("clock")
+        return None if found is None else Mark(*found)
+
+    def newest_time(self) -> int:
+        """Of an event; in microseconds since 1970. 0: there is none."""
+        return max((int(when) for (when,) in self.read("SELECT time FROM events ORDER BY seq DESC LIMIT 1")), default=0)
 
     def begin_history(self) -> None:
         """In a copy, before a broker uses it: begin a history of its own. Its original, or another copy, may have
@@ -923,7 +933,7 @@ class Store:
         rows = self._take(subscriber, keys)
         kept = rows[max(len(rows) - most, 0) :]
         texts = {seq: body for seq, (_, body) in self._events([row[2] for row in kept]).items()}
-        entry, now = self.ledger.changed_entry("dead"), time.time_ns() // 1000
+        entry, now = self.ledger.changed_entry("dead"), clock.now()
         letters = []
         for number, (_, urgency, seq, ids, *_) in enumerate(kept, entry.last + 1):
             letters.append((number, subscriber, TOP - urgency, seq, ids, tries, reason, now, texts.get(seq)))
@@ -979,7 +989,7 @@ class Store:
         """Turn dead letters into deliveries again; returns their (number, subscriber, seq). A letter is skipped if its
         event is pending for the subscriber already or has expired, or if it has no text to send."""
         revived = []
-        now = time.time_ns() // 1000
+        now = clock.now()
         for number in numbers:
             for _, subscriber, level, seq, ids, *_, died, body, _ in list(self.dead.scan("number = ?", (number,))):
                 stored = self._events([seq], "NULL").get(seq)
