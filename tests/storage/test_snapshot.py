@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import mmap
 import multiprocessing
 import os
 import zlib
@@ -181,3 +182,37 @@ def test_a_lack_of_memory_is_no_damage(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(SnapshotError, match="cannot read the snapshot file") as caught:
         Index.open(tmp_path)
     assert "damaged" not in str(caught.value)
+
+
+def files_of(folder: Path) -> list[Path]:
+    return sorted((folder / "versions").rglob("*.npy"))
+
+
+@pytest.mark.parametrize("matcher", ["hitbox", "brute", "rein"])
+def test_a_copy_in_memory_does_not_need_its_files(tmp_path: Path, matcher: str) -> None:
+    made = make(matcher)
+    made.save(tmp_path)
+    found = Index.open(tmp_path, mapped=False)
+    for file in files_of(tmp_path):
+        os.truncate(file, 0)
+    assert sorted(found.match(EVENT, "age < 40")) == sorted(made.match(EVENT, "age < 40"))
+    found.subscribe("new", "price > 12")
+    assert "new" in found.match(EVENT)
+    found.save(tmp_path / "again")
+    assert sorted(Index.open(tmp_path / "again").match(EVENT)) == sorted(found.match(EVENT))
+    with pytest.raises(SnapshotError, match="0 bytes instead of"):
+        Index.open(tmp_path, mapped=False)
+
+
+def test_a_file_that_becomes_shorter_while_it_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make().save(tmp_path)
+    allocate = mmap.mmap
+
+    def shorten(*of: int, **options: int) -> mmap.mmap:
+        for file in files_of(tmp_path):
+            os.truncate(file, 10)
+        return allocate(*of, **options)
+
+    monkeypatch.setattr("hitbox.storage.array_files.mmap.mmap", shorten)
+    with pytest.raises(SnapshotError, match="damaged: it became shorter while it was read"):
+        Index.open(tmp_path, mapped=False)

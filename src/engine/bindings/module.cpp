@@ -45,6 +45,9 @@ using Matrix = nb::ndarray<const T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 // At the end of the process, calls in threads that work in the background end with an error.
 std::atomic<bool> process_ends{false};
+#ifdef __linux__  // else each thread allocates it at first use, and the process ends if there is no memory for it
+__attribute__((tls_model("initial-exec")))
+#endif
 thread_local bool in_background = false;
 
 // Calls work() in a new thread. It blocks all signals: Python notices one late if the system gives it to another thread

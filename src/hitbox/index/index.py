@@ -798,6 +798,7 @@ class Index:
         matcher: str | None = None,
         limits: Limits = DEFAULT_LIMITS,
         verify: bool = True,
+        mapped: bool = True,
         **options: object,
     ) -> Self:
         """A snapshot, memory-mapped; it takes changes, which stay in memory until saved.
@@ -805,9 +806,10 @@ class Index:
         version: its number (default: the current one)
         as_of: the version that was current at this time, such as "2026-01-31 12:00:00" (UTC) or a datetime
         verify: read every byte and check it (about 0.1 s per GB); False checks sizes, and that the content can be used
+        mapped: False copies the files into memory, where nothing that happens to them later matters
         """
         version = snapshot.chosen(path, version, as_of)
-        return cls.of(state.read(path, version, matcher, verify, options), limits, options)
+        return cls.of(state.read(path, version, matcher, verify, options, mapped), limits, options)
 
 
 class _Encoded:

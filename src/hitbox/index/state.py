@@ -288,11 +288,12 @@ def read(
     matcher: str | None = None,
     verify: bool = True,
     options: Mapping[str, object] | None = None,
+    mapped: bool = True,
 ) -> IndexState:
-    """A snapshot as one state: memory-mapped where it has one part, joined in memory where it has several."""
+    """A snapshot as one state: memory-mapped, or copied, if it has one part; joined in memory if it has several."""
     if version is None:
-        return snapshot.latest(path, lambda number: read(path, number, matcher, verify, options))
-    meta, found = snapshot.read(path, version, verify)
+        return snapshot.latest(path, lambda number: read(path, number, matcher, verify, options, mapped))
+    meta, found = snapshot.read(path, version, verify, mapped=mapped)
     folder = snapshot.folder_of(path, meta["version"])
     keys = keys_of(meta, found, folder)
     parts = [part(meta, keys, found, name, matcher, options, folder) for name in meta.get("parts", [""])]

@@ -1,4 +1,4 @@
-"""Arrays as .npy files with a checksum (CRC-32C): written, memory-mapped, verified.
+"""Arrays as .npy files with a checksum (CRC-32C): written, memory-mapped or copied into memory, verified.
 
 Checksums are computed from what is in memory while a file is written, and from the map that will be used when it is
 opened: in pieces and on all cores.
@@ -16,8 +16,9 @@ import stat
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
+from io import BufferedReader
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,9 +70,12 @@ def header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     return MAGIC + len(padded).to_bytes(2, "little") + padded
 
 
-def read(folder: Path, files: Mapping[str, Mapping[str, Any]], verify: bool) -> dict[str, NDArray[Any]]:
-    """Read-only maps of the arrays that `files` lists; their sizes are checked, and every byte if asked."""
-    maps = {name: _map(folder / f"{name}.npy", facts) for name, facts in files.items()}
+def read(
+    folder: Path, files: Mapping[str, Mapping[str, Any]], verify: bool, mapped: bool = True
+) -> dict[str, NDArray[Any]]:
+    """The arrays that `files` lists, read-only: maps, or copies in memory; their sizes are checked, and every byte if
+    asked."""
+    maps = {name: _memory(folder / f"{name}.npy", facts, mapped) for name, facts in files.items()}
     if verify:
         _verify(folder, maps, files)
     found = {}
@@ -83,7 +87,7 @@ def read(folder: Path, files: Mapping[str, Mapping[str, Any]], verify: bool) -> 
     return found
 
 
-def open_file(file: Path) -> IO[bytes]:
+def open_file(file: Path) -> BufferedReader:
     """A plain file, open for reading; anything else is an OSError. Opening a pipe does not wait for its writer."""
     opened = open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: SIM115
     if stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
@@ -102,13 +106,18 @@ def damaged(file: Path, reason: str) -> SnapshotError:
     return SnapshotError(f"the snapshot file {file} is damaged: {reason}")
 
 
-def _map(file: Path, facts: Mapping[str, Any]) -> mmap.mmap:
+def _memory(file: Path, facts: Mapping[str, Any], mapped: bool) -> mmap.mmap:
     try:
         with open_file(file) as opened:
             size = os.fstat(opened.fileno()).st_size
             if size != facts["bytes"]:
                 raise damaged(file, f"{size} bytes instead of the {facts['bytes']} that were written")
-            return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+            if mapped:
+                return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+            memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            if opened.readinto(memory) != size:
+                raise damaged(file, "it became shorter while it was read")
+            return memory
     except (OSError, ValueError) as problem:
         if isinstance(problem, OSError) and problem.errno in NOT_DAMAGED:
             raise SnapshotError(f"cannot read the snapshot file {file}: {problem.strerror}") from None
@@ -116,7 +125,7 @@ def _map(file: Path, facts: Mapping[str, Any]) -> mmap.mmap:
 
 
 def _array(memory: mmap.mmap) -> NDArray[Any]:
-    """The array that a mapped file holds; its header must be the one that `header` writes, to the byte. NumPy's reader
+    """The array that a file holds; its header must be the one that `header` writes, to the byte. NumPy's reader
     parses headers as Python source, which fails at times while other threads do the same (CPython 3.11)."""
     head = memory[:LONGEST_HEADER]
     found = HEADER.match(head, len(MAGIC) + 2)
@@ -128,7 +137,9 @@ def _array(memory: mmap.mmap) -> NDArray[Any]:
         raise ValueError("its header is not as hitbox writes it")
     if start + math.prod(shape) * dtype.itemsize != len(memory):
         raise ValueError("its header does not fit its length")
-    return np.frombuffer(memory, np.uint8)[start:].view(dtype).reshape(shape)
+    array: NDArray[Any] = np.frombuffer(memory, np.uint8)[start:].view(dtype).reshape(shape)
+    array.setflags(write=False)
+    return array
 
 
 def _verify(folder: Path, maps: Mapping[str, mmap.mmap], files: Mapping[str, Mapping[str, Any]]) -> None:

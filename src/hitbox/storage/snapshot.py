@@ -325,10 +325,11 @@ def read(
     version: int | None = None,
     verify: bool = True,
     parts: Collection[str] | None = None,
+    mapped: bool = True,
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """The manifest and the memory-mapped arrays of a version, of all its parts or of some."""
+    """The manifest and the arrays of a version, memory-mapped or copied, of all its parts or of some."""
     if version is None:
-        return latest(path, lambda number: read(path, number, verify, parts))
+        return latest(path, lambda number: read(path, number, verify, parts, mapped))
     manifest = facts_of(path, version)
     folder = folder_of(path, manifest["version"])
     files = {
@@ -336,7 +337,7 @@ def read(
         for name, facts in manifest["files"].items()
         if parts is None or "/" not in name or name.partition("/")[0] in parts
     }
-    return manifest, array_files.read(folder, files, verify)
+    return manifest, array_files.read(folder, files, verify, mapped)
 
 
 def check_version(version: object) -> None:
