@@ -171,9 +171,10 @@ class Job:
                 yield from batches_of(table.append_column(ERROR, pa.nulls(table.num_rows, pa.string())))
                 continue
             some = slice(start, start + table.num_rows)
-            found = table.column(RESULTS[self.form])
-            found = pc.if_else(pa.array(bad[some]), pa.nulls(table.num_rows, found.type), found)
-            table = table.set_column(table.num_columns - 1, RESULTS[self.form], found)
+            if bad[some].any():
+                found = table.column(RESULTS[self.form])
+                found = pc.if_else(pa.array(bad[some]), pa.nulls(table.num_rows, found.type), found)
+                table = table.set_column(table.num_columns - 1, RESULTS[self.form], found)
             yield from batches_of(table.append_column(ERROR, pa.array(reasons[some], pa.string())))
             start = some.stop
         if self.form == "pairs" and bad.any():
