@@ -304,9 +304,12 @@ def test_any_object_may_be_a_list_without_a_schema() -> None:
 
 
 def test_cases_are_limited() -> None:
+    schema = {"d": [{"z": "int"} | {f"k{number}": {"a": "int", "b": "int"} for number in range(10)}]}
     either = {"$or": [{"a": [1]}, {"b": [1]}]}
     with pytest.raises(DialectError, match="makes more than 1000 cases"):
-        eventbridge.parse({"d": {"z": [1, {"exists": False}]} | {f"k{number}": either for number in range(10)}})
+        eventbridge.parse({"d": {"z": [1, {"exists": False}]} | {f"k{number}": either for number in range(10)}}, schema)
+    with pytest.raises(DialectError, match="more than 500000 characters"):
+        eventbridge.parse({"d": {f"k{number}": [1, {"exists": False}] for number in range(900)}})
 
 
 def test_or_may_be_a_field() -> None:

@@ -1,7 +1,7 @@
 """Conditions of our language, put together from parts: the fewest parentheses, TRUE and FALSE folded away.
 
 A part may stand in several conditions, whose text may then be long. So every condition knows its size, and one that is
-larger than a predicate may be is an error before its text is made.
+much larger than a predicate may be is an error before its text is made.
 """
 
 from __future__ import annotations
@@ -71,14 +71,26 @@ def _sized(op: str, parts: tuple[Condition, ...]) -> Condition:
     return Condition(op, parts, sum(part.size + 5 for part in parts))
 
 
+def limited(condition: Condition) -> Condition:
+    """The same; an error if it is much too large, so that no more is made of it."""
+    if condition.size > 2 * MAX_TEXT:
+        raise _too_long()
+    return condition
+
+
+def _too_long() -> DialectError:
+    return DialectError(f"the predicate would have more than {MAX_TEXT} characters: split it into several filters")
+
+
 def predicate(root: Condition) -> str:
     """The text of a condition."""
-    if root.size > 2 * MAX_TEXT:
-        raise DialectError(f"the predicate would have more than {MAX_TEXT} characters: split it into several filters")
-    op, parts, depth = fold(root, _written)
+    op, parts, depth = fold(limited(root), _written)
     if depth > MAX_DEPTH:
         raise DialectError(f"the predicate would be nested more than {MAX_DEPTH} deep: flatten the filter")
-    return f" {op} ".join(parts)
+    text = f" {op} ".join(parts)
+    if len(text) > MAX_TEXT:
+        raise _too_long()
+    return text
 
 
 def _written(node: Condition, done: Sequence[tuple[str, deque[str], int]]) -> tuple[str, deque[str], int]:

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from hitbox.dialects.conditions import FALSE, TRUE, Condition, both, either, name, predicate, test
+from hitbox.dialects.conditions import FALSE, TRUE, Condition, both, either, limited, name, predicate, test
 from hitbox.errors import DialectError
 
 MAX_CASES = 1000
@@ -97,6 +97,14 @@ class SameObject:
         return part.fits(level)
 
     def _of_list(self, of: str, parts: list[Part], level: int) -> Condition:
+        fields = list(_fields(parts))
+        if not self._is_open or level or len(fields) == 1:
+            return self._one_object(of, parts, level)
+        certain = [_of_event(one) for one in parts if not _may_be_absent([one], {of}, level)]
+        rest = [one.fits(0) for one in fields if one.may_be_absent]
+        return both(*certain, either(both(*_no_lists(fields), *rest), self._one_object(of, parts, level)))
+
+    def _one_object(self, of: str, parts: list[Part], level: int) -> Condition:
         """Fields of one list. They fit in one object, except for those that are absent before it is chosen."""
         if not _may_be_absent(parts, {of}, level):
             return self._exists(of, parts, level)
@@ -106,20 +114,15 @@ class SameObject:
         found = self._exists(of, fields[chosen:], level) if chosen < len(fields) else TRUE
         for at in reversed(range(chosen)):
             there = self._exists(of, [fields[at].needed(), *fields[at + 1 :]], level)
-            found = either(there, both(fields[at].is_absent(level), found))
+            found = limited(either(there, both(fields[at].is_absent(level), found)))
         return found
 
     def _exists(self, of: str, parts: Sequence[Part], level: int) -> Condition:
-        """One object fits. The first field is there, so that there is an object."""
+        """An object fits. The first field is there, so that there is an object."""
         fields = list(_fields(parts))
         if self._is_open and len(fields) == 1:  # any object will do
             return fields[0].fits(level)
-        inner = exists(of, self.condition(parts, level + 1))
-        if not self._is_open or level:
-            return inner
-        certain = [one for one in parts if not _may_be_absent([one], {of}, level)]
-        rest = [one.fits(0) for one in fields if one.may_be_absent]
-        return both(*map(_of_event, certain), either(both(*_no_lists(fields), *rest), inner))
+        return exists(of, self.condition(parts, level + 1))
 
     def _count(self, more: int) -> None:
         self._cases += more
