@@ -188,6 +188,7 @@ def calls(client: Any, folder: Path) -> list[tuple[str, Any]]:
         ("backup", lambda: client.backup(folder)),
         ("pause", lambda: client.pause("ann")),
         ("resume", lambda: client.resume("ann")),
+        ("resume_subscription", lambda: client.resume_subscription("ann", "cheap")),
         ("put_webhook", lambda: client.put_webhook("ann", "https://example.com/hook", batch=7)),
         ("webhook", lambda: client.webhook("ann")),
         ("remove_webhook", lambda: client.remove_webhook("ann")),

@@ -191,7 +191,7 @@ def check_settings(settings: Settings) -> Settings:
 
 
 def check_schema(schema: Schema) -> Schema:
-    """Returns a schema that a broker can have: one that declares every attribute, and says nothing about others."""
+    """Returns a schema that a broker can have: one that declares its attributes, and says nothing about others."""
     if schema.is_open:
         raise BadRequest(
             "a broker needs a schema that declares its attributes, and this one is open: it is that of an index "
@@ -199,8 +199,8 @@ def check_schema(schema: Schema) -> Schema:
         )
     if schema.extra is not None:
         raise BadRequest(
-            f"a broker refuses events with fields that its schema does not declare, so the schema cannot have "
-            f"extra={schema.extra!r}: leave `extra` out"
+            f"a broker cannot have a schema with extra={schema.extra!r}: leave `extra` out (fields that are not "
+            "declared are ignored, unless one looks like a misspelt attribute)"
         )
     return schema
 

@@ -62,7 +62,7 @@ def test_the_delayed_events_of_one_are_in_nobodys_way(tmp_path: Path) -> None:
 
             def publish(name: str, count: int) -> asyncio.Future[int]:
                 items = [LATER] * count
-                return broker._accept(items, broker.check(items), name)
+                return broker._accept(items, broker.check(items), broker.acting_for(name))
 
             await publish("ann", 2)
             with pytest.raises(Overloaded, match=r"2 delayed events of 'ann' .*max_principal_delayed"):

@@ -366,10 +366,10 @@ def test_who_may_see_and_cancel_them(tmp_path: Path) -> None:
 def test_a_schema_that_they_contradict_is_refused(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as broker:
-            later = PublishedEvent({"price": 1.0, "qty": 5}, delay_seconds=60.0)
+            later = PublishedEvent({"qty": 5}, delay_seconds=60.0)
             await broker.publish([later, PublishedEvent({"price": 1.0}, delay_seconds=60.0)])
             narrow = hitbox.Schema({"price": "float", "city": "string"})
-            with pytest.raises(errors.Conflict, match=r"1 delayed event contradicts(.|\n)*delayed event 1: .*'qty'"):
+            with pytest.raises(errors.Conflict, match=r"1 delayed event contradicts(.|\n)*delayed event 1: .*has qty"):
                 await admin.put_schema(broker, narrow)
             assert await broker.delayed.cancel([1]) == 1
             async with held_up(broker):
