@@ -63,7 +63,7 @@ class AccessLog:
             raise
         finally:
             if log.isEnabledFor(logging.INFO):
-                line = scope.get("extensions", {}).get("hitbox")  # of a WebSocket: see connections.py
+                line = scope.get("extensions", {}).get("hitbox")  # see connections.py
                 size += line.sent_bytes if line is not None else 0
                 _write(scope, status, size, (time.perf_counter_ns() - started) / 1e6)
 

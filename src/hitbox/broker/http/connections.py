@@ -260,6 +260,8 @@ class _Unread(asyncio.Protocol):
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
     _stalled: asyncio.TimerHandle | None = None
+    sent_bytes = 0
+    """Of messages that took the short way, past the application."""
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -433,7 +435,6 @@ class WebSocketProtocol(_Unread, WebSocketsSansIOProtocol):
         """Gets each text message first, while the session waits for it; true: it was handled at once."""
         self._awaited = False  # the session waits for the next message
         self._turn_ends = 0.0  # when the others get a turn
-        self.sent_bytes = 0  # of messages that took the short way
         self._early = False  # data came before the handshake was answered: the library may hold a part of a frame
         self._asked = False  # whether it is there, with a ping that it has not answered
         self._heard = False  # since it was last looked at
