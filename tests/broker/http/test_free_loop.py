@@ -118,6 +118,7 @@ async def _deliveries(go: Tour) -> None:
     await go("POST", OWNER + "/replay", {"first": 1})
     for what in ("pause", "resume"):
         await go("POST", OWNER + f"/{what}", expect=204)
+    await go("POST", OWNER + "/subscriptions/{name}/resume", expect=204)
     await go("PUT", OWNER + "/webhook", {"url": "https://webhooks.invalid/"})
     await go("GET", OWNER + "/webhook")
     await go("DELETE", OWNER + "/webhook", expect=204)
@@ -136,6 +137,7 @@ async def _looks(go: Tour) -> None:
     for path in ("/v1/dead/replay", "/v1/dead/drop"):
         await go("POST", path, {"numbers": [1]})
     await go("POST", "/v1/snapshot")
+    await go("POST", "/v1/clock/accept")
     await go("POST", "/v1/backup")
 
 
