@@ -78,6 +78,10 @@ def match(
     On a stream, every micro-batch is matched against one version: the one that is current when the batch starts. It
     is the same for all tasks, and again if Spark repeats the batch.
 
+    An event does not fit with a value, or a `where`, that is wrong, or on which a subscription is too expensive. With
+    `on_error="null"` what does not fit is null, and what is unknown then does not match. With "return" the row of the
+    event has the reason in the column `error`, and null instead of matches.
+
     Parameters
     ----------
     subscriptions: path of a snapshot, or a DataFrame of subscriptions in either layout
@@ -88,9 +92,7 @@ def match(
     as_of: the version that was current at this time, such as "2026-01-31 12:00:00" (UTC) or a datetime
     allow_missing: treat an attribute that the events have no column for as null
     by_part: each task opens one part and gets all events; for snapshots larger than a host's memory
-    on_error: what happens to an event with a value, or a `where`, that does not fit, or on which a subscription is too
-        expensive. "raise": an error. "null": what does not fit is null, and what is unknown then does not match.
-        "return": its row has the reason in the column `error` and null instead of matches
+    on_error: what happens to an event that does not fit: "raise", "null" or "return"
     scratch: where to put the snapshot of a DataFrame; every worker must be able to read it
     metrics: the name of a stream's figures in `StreamingQueryProgress.observedMetrics`, unique within the query
     id_column, where_column: of a DataFrame of subscriptions, as in `build`
