@@ -211,8 +211,14 @@ def test_import_keeps_what_subscriptions_say_about_themselves(tmp_path: Path) ->
 
 UNFIT: dict[str, tuple[hitbox.Schema | None, str]] = {
     "open": (None, "a broker needs a schema that declares its attributes, and this one is open"),
-    "ignore": (hitbox.Schema({"price": "float"}, extra="ignore"), "cannot have extra='ignore': leave `extra` out"),
-    "error": (hitbox.Schema({"price": "float"}, extra="error"), "cannot have extra='error': leave `extra` out"),
+    "ignore": (
+        hitbox.Schema({"price": "float"}, extra="ignore"),
+        "cannot have a schema with extra='ignore': leave `extra` out",
+    ),
+    "error": (
+        hitbox.Schema({"price": "float"}, extra="error"),
+        "cannot have a schema with extra='error': leave `extra` out",
+    ),
 }
 
 

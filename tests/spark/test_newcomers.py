@@ -195,12 +195,14 @@ def test_the_examples_of_the_page_run(spark: Any, tmp_path: Path) -> None:
         assert text.count(shown) == 1, shown
         text = text.replace(shown, smaller)
     text = re.sub(r'"(data|snapshots|matches|checkpoints|hits)(["/])', rf'"{tmp_path}/\1\2', text)
-    first, stream, files, versions = text.split("# ----")
+    first, bad_events, stream, files, versions = text.split("# ----")
     names: dict[str, Any] = {}
     exec(first, names)
     made = names["made"]
     assert spark.read.parquet(f"{tmp_path}/matches").count() == 50
     names["events_stream"] = spark.readStream.schema(made.events.schema).parquet(f"{tmp_path}/data/events")
+    exec(bad_events, names)
+    assert "error" in names["hits"].columns
     exec(stream, names)
     names["query"].awaitTermination()
     assert [one["events"] for one in hs.progress(names["query"])] == [50]
