@@ -186,15 +186,15 @@ def oldest_first_on_the_disk(right: Any) -> Bug:
 
 @bug(SubscriptionRegistry, "match")
 def least_urgent_first(right: Any) -> Bug:
-    def bad(registry: SubscriptionRegistry, events: Any, where: Any) -> Any:
-        return [{9 - level: ids for level, ids in found.items()} for found in right(registry, events, where)]
+    def bad(registry: SubscriptionRegistry, *rest: Any) -> Any:
+        return [{9 - level: ids for level, ids in found.items()} for found in right(registry, *rest)]
 
     return bad
 
 
 @bug(SubscriptionRegistry, "match")
 def a_group_is_mixed_up(right: Any) -> Bug:
-    return lambda registry, events, where: right(registry, events, where)[::-1]
+    return lambda registry, *rest: right(registry, *rest)[::-1]
 
 
 @bug(Mailbox, "window_left")
@@ -387,7 +387,7 @@ def replay_misses_the_first(right: Any) -> Bug:
 
 @bug(admin, "_wants")
 def replay_brings_what_nobody_wants(right: Any) -> Bug:
-    return lambda broker, subscriber, seq, body: right(broker, subscriber, seq, body) or (4, seq, "w0")
+    return lambda broker, subscriber, own, seq, body: right(broker, subscriber, own, seq, body) or (4, seq, "w0")
 
 
 @bug(admin, "_wants")
@@ -401,10 +401,10 @@ def replay_at_the_wrong_level(right: Any) -> Bug:
 
 @bug(SubscriptionRegistry, "match")
 def ephemeral_gets_nothing(right: Any) -> Bug:
-    def bad(registry: SubscriptionRegistry, events: Any, where: Any) -> Any:
+    def bad(registry: SubscriptionRegistry, *rest: Any) -> Any:
         live, registry.ephemeral_index = registry.ephemeral_index, registry.event_checker
         try:
-            return right(registry, events, where)
+            return right(registry, *rest)
         finally:
             registry.ephemeral_index = live
 
