@@ -3,8 +3,10 @@ PY := .venv/bin/python
 PY_SPARK_OLDEST := .venv-spark-oldest/bin/python
 CXX_SOURCES := $(wildcard src/engine/*/*.[hc]pp tests/engine/native/*.[hc]pp)
 NATIVE := CMakeLists.txt pyproject.toml $(wildcard src/engine/*/*)
+# an editable installation knows the packages that there were when it was made
+PACKAGES := $(wildcard src/hitbox/*/__init__.py src/hitbox/*/*/__init__.py research/*/__init__.py)
 
-.PHONY: help demo test test-spark-oldest quick lint format bench docs examples wheel setup lock clean
+.PHONY: help demo check test test-all test-spark-oldest lint format bench reproduce torture docs examples wheel setup lock clean
 
 help:            ## what can be made
 	@grep -hE '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -13,17 +15,28 @@ demo: setup      ## set up, then run the main job on Spark end to end
 	@tools/need java
 	@$(PY) -m hitbox demo
 
-test: setup lint docs ## set up, then format check, lint, types, docs, all tests, two minutes of fault injection
+check: lint      ## after each change: format, lint, types, and the quick tests
+	$(PY) -m pytest -n 2 -m "not slow and not spark and not exhaustive"
+
+test: lint docs  ## what CI runs: format, lint, types, docs, and a test of every door and feature
+	@tools/need disk
+	@tools/need java
+	@tools/need chromium
+	@tools/need kafka
+# three workers on two cores, because many tests wait for disks and clocks
+	$(PY) -m pytest -n 3 -m "not exhaustive"
+
+test-all: lint docs ## before a release: all tests, the oldest Spark, two minutes of fault injection
 	@tools/need disk
 	@tools/need java
 	@tools/need chromium
 	@tools/need kafka
 	@tools/need tables
 	@tools/need spark-oldest
-# three workers on two cores, because many tests wait for disks and clocks
-	$(PY) -m pytest -n 3 --reruns 1 -r R  # a test that needs its second try is listed at the end: look into it
+	@echo "beyond make test: $$($(PY) -m pytest --collect-only -q -m exhaustive | tail -1)"
+	$(PY) -m pytest -n 3
 	@test ! -x $(PY_SPARK_OLDEST) || { echo "the oldest Spark:"; $(PY_SPARK_OLDEST) -m pytest -m oldest tests/spark; }
-	$(PY) -m hitbox torture --minutes 2
+	@$(MAKE) --no-print-directory torture ARGS="--minutes 2"
 
 test-spark-oldest: setup ## all Spark tests on the oldest Spark that is supported, where Delta and Iceberg are tested
 	@tools/need java
@@ -32,12 +45,10 @@ test-spark-oldest: setup ## all Spark tests on the oldest Spark that is supporte
 	@tools/need spark-oldest
 	$(PY_SPARK_OLDEST) -m pytest tests/spark
 
-quick: setup     ## the fast tests only
-	$(PY) -m pytest -m "not slow and not spark"
-
 lint: setup      ## format check, lint, types
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
+	$(PY) tools/sync_client.py --check
 	.venv/bin/clang-format --dry-run --Werror $(CXX_SOURCES)
 	$(PY) -m mypy
 
@@ -47,7 +58,13 @@ format: setup    ## format the code and fix what can be fixed
 	.venv/bin/clang-format -i $(CXX_SOURCES)
 
 bench: setup     ## the engine against REIN and a plain scan (options: make bench ARGS="w2 --n 200k")
-	@$(PY) -m hitbox bench $(ARGS)
+	@$(PY) -m research bench $(ARGS)
+
+reproduce: setup ## the papers' experiments and their claims (make reproduce ARGS="rein --scale small")
+	@$(PY) -m research reproduce $(ARGS)
+
+torture: setup   ## the broker on a simulated disk and clock, under faults (make torture ARGS="--minutes 10")
+	@PYTHONPATH=tests $(PY) -m simulator $(ARGS)
 
 docs: setup      ## build the documentation site into build/site; a warning is an error
 	@$(PY) -m sphinx -q -W --keep-going -b html docs build/site
@@ -68,7 +85,7 @@ setup: .venv/installed .venv/built .venv/kernels
 	@$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	@touch $@
 
-.venv/built: .venv/installed $(NATIVE)
+.venv/built: .venv/installed $(NATIVE) $(PACKAGES)
 	@tools/need compiler
 	@echo "building the native engine ..."
 	@$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .

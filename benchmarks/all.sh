@@ -1,15 +1,16 @@
 #!/bin/sh
 # Every benchmark that the documentation quotes, into results/*.json beside this file; extra arguments go to each run,
-# such as --budget 1. `python table.py results/*.json` turns the records into Markdown.
+# such as --budget 1. `.venv/bin/python benchmarks/table.py benchmarks/results/*.json` turns the records into Markdown.
 set -eu
-results="$(dirname "$0")/results"
+cd "$(dirname "$0")/.."
+results=benchmarks/results
 mkdir -p "$results"
 
 run() {
     name=$1
     shift
     echo "== $name" >&2
-    hitbox bench "$@" --out "$results/$name.json"
+    .venv/bin/python -m research bench "$@" --out "$results/$name.json"
 }
 
 all=hitbox,floor,rein,dexin,simple,numpy,duckdb

@@ -24,8 +24,8 @@ from pathlib import Path
 from broker_load import SCHEMA, Server
 from hitbox import Schema
 from hitbox.broker.broker import Broker
-from hitbox.broker.client import Client
-from hitbox.broker.subscriptions import Subscription
+from hitbox.broker.subscribers.subscriptions import Subscription
+from hitbox.client import Client
 from stamped import Connection
 
 AT_ONCE = 2_000

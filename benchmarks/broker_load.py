@@ -32,8 +32,8 @@ import numpy as np
 import pyarrow as pa
 
 import hitbox
-from hitbox.broker import import_export
-from hitbox.broker.client import Client, Delivery
+from hitbox.broker.upkeep import import_export
+from hitbox.client import Client, Delivery
 from stamped import Stamped
 
 SUBSCRIBERS = 100
@@ -74,7 +74,7 @@ class Server:
 
     async def __aenter__(self) -> Server:
         began = time.monotonic()
-        command = ["-m", "hitbox.broker.cli", "serve", "--data", str(self.folder), "--port", "0", "--way", self.way]
+        command = ["-m", "hitbox", "serve", "--data", str(self.folder), "--port", "0", "--way", self.way]
         self.process = await asyncio.create_subprocess_exec(self.python, *command, stdout=asyncio.subprocess.PIPE)
         assert self.process.stdout is not None
         line = (await self.process.stdout.readline()).decode()

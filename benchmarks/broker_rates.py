@@ -29,7 +29,7 @@ from broker_load import DOMAIN, SCHEMA, Server, box_width, drained, events
 from exchange import exchange, publisher_of
 from hitbox import Schema
 from hitbox.broker.broker import Broker
-from hitbox.broker.client import Client
+from hitbox.client import Client
 from stamped import Connection
 
 BATCH, PUBLISHERS, ONE_BY_ONE = 1_000, 4, 64

@@ -14,7 +14,7 @@ import os
 import statistics
 from pathlib import Path
 
-from hitbox.experiments.checkouts import measure, running
+from research.checkouts import measure, running
 
 CASES = ("w1", "w1 0.8", "w2", "w3", "w4")
 WAYS = ("single", "batch")

@@ -28,7 +28,7 @@ import numpy as np
 
 from hitbox import spark as hs
 from hitbox import workloads
-from hitbox.experiments.machine import own_processes
+from research.machine import own_processes
 
 EVENTS, CHUNK = 20, 250_000
 

@@ -85,7 +85,8 @@ def measure(given: argparse.Namespace, folder: str) -> dict[str, Any]:
 
 def on_spark(events: Any, path: str, form: str) -> dict[str, Any]:
     """A warm-up on some events (workers start, the snapshot is opened), then all of them."""
-    job, schema = prepare(events, path, "event_id", form, None, (), None, None, False)
+    plain = {"limit": None, "keep": (), "where": None, "version": None, "allow_missing": False, "on_error": "raise"}
+    job, schema = prepare(events, path, event_id="event_id", form=form, **plain)
     run(events.where("event_id < 2000"), job, schema).agg(F.expr(COLLECT[form])).collect()
     with tempfile.TemporaryDirectory(prefix="hitbox-counts-") as counts:
         with Clock() as clock:

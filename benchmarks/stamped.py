@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from hitbox.broker.client import Delivery
+from hitbox.client import Delivery
 
 SO_TIMESTAMPNS = 35
 TEXT, CLOSE, PING, PONG = 1, 8, 9, 10

@@ -20,8 +20,8 @@ from random import Random
 from typing import Any
 
 from hitbox import Attribute, Exchange, Schema, language
-from hitbox.experiments import bench
-from hitbox.experiments.bench_report import duration, rate
+from research import bench
+from research.bench_report import duration, rate
 
 FAMILIES = ("hitbox", "floor", "mlgf", "ub-tree", "compound", "r-tree")
 SLICES = 10

@@ -1,4 +1,4 @@
-"""Records of `hitbox bench` as Markdown: `python table.py results/*.json`."""
+"""Records of `make bench` as Markdown: `python table.py results/*.json`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from hitbox.experiments import constructs, goals
-from hitbox.experiments.bench_report import FLOOR, duration, rate
+from research import constructs, goals
+from research.bench_report import FLOOR, duration, rate
 
 
 def rows(record: dict[str, Any]) -> Iterable[list[str]]:

@@ -14,7 +14,7 @@ import hitbox
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SKIPPED = ("hitbox.spark", "hitbox.broker", "hitbox.cli", "hitbox.__main__", "hitbox.experiments", "hitbox.engine._")
+SKIPPED = ("hitbox.spark", "hitbox.broker", "hitbox.cli", "hitbox.__main__", "hitbox.engine._")
 MODULES = [m.name for m in pkgutil.walk_packages(hitbox.__path__, "hitbox.") if not m.name.startswith(SKIPPED)]
 
 

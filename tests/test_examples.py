@@ -31,7 +31,7 @@ def test_there_are_five_short_programs() -> None:
         assert len(program.read_text().splitlines()) <= 80, program.name
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # `make test` runs the programs
 @pytest.mark.parametrize(("name", "says"), [("tour", "people are warned"), ("dashboard", "alerts of")])
 def test_notebook(name: str, says: str, tmp_path: Path) -> None:
     notebook = nbformat.read(EXAMPLES / f"{name}.ipynb", as_version=4)

@@ -17,8 +17,8 @@ def run(code: str, *without: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("code", "without", "extra"),
     [
-        ("from hitbox import Client", "websockets", "broker"),
-        ("import hitbox; hitbox.Client", "httpx", "broker"),
+        ("from hitbox import Client", "websockets", "client"),
+        ("import hitbox; hitbox.Client", "httpx", "client"),
         ("import hitbox.broker.broker", "apsw", "broker"),
         ("import hitbox.spark", "pyspark", "spark"),
         ("from hitbox import spark", "pyspark", "spark"),
@@ -39,7 +39,7 @@ except ImportError as problem:
 
 @pytest.mark.parametrize(
     ("command", "without", "extra"),
-    [("serve", "uvicorn", "broker"), ("demo", "pyspark", "spark"), ("torture", "apsw", "broker")],
+    [("serve", "uvicorn", "broker"), ("demo", "pyspark", "spark")],
 )
 def test_commands_name_the_extra(command: str, without: str, extra: str) -> None:
     done = run(f"sys.argv = ['hitbox', {command!r}]\nfrom hitbox.cli import main\nmain()", without)

@@ -9,9 +9,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hitbox.matchers import matchers  # now, because the package `hitbox.matchers` has the same name
+from hitbox.version import __version__
 
 if TYPE_CHECKING:
-    from hitbox.broker.client import Client
+    from hitbox.client import Client
     from hitbox.encoding.schema import Attribute, Schema
     from hitbox.errors import HitboxError, HitboxWarning
     from hitbox.index.exchange import Exchange
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from hitbox.index.unseen import Unseen
     from hitbox.language import Limits
 
-__version__ = "0.1.0"
 __all__ = [
     "Attribute",
     "Client",
@@ -34,12 +34,13 @@ __all__ = [
     "Schema",
     "Transition",
     "Unseen",
+    "__version__",
     "matchers",
 ]
 
 _MODULES = {
     "Attribute": "hitbox.encoding.schema",
-    "Client": "hitbox.broker.client",
+    "Client": "hitbox.client",
     "Exchange": "hitbox.index.exchange",
     "HitboxError": "hitbox.errors",
     "HitboxWarning": "hitbox.errors",

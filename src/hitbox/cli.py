@@ -1,6 +1,6 @@
 """The `hitbox` command. Each command is thin: it reads, calls the library, prints.
 
-Errors go to stderr, with exit status 2. What Spark, the experiments and the broker add is imported only when it is
+Errors go to stderr, with exit status 2. What Spark and the broker add is imported only when it is
 called, so that the others start quickly and work without those extras.
 """
 
@@ -28,7 +28,7 @@ from hitbox.console.errors import plain_errors
 from hitbox.console.progress import progress
 from hitbox.errors import MissingExtra, ValueProblem, nearest
 
-SPARK, BROKER, SIMULATOR = "hitbox.spark.cli", "hitbox.broker.cli", "hitbox.simulator.cli"
+SPARK, BROKER = "hitbox.spark.cli", "hitbox.broker.commands.cli"
 ELSEWHERE = {  # name: module, extra, summary
     "demo": (
         SPARK,
@@ -41,12 +41,6 @@ ELSEWHERE = {  # name: module, extra, summary
     "versions": (SPARK, "spark", "List the versions of a snapshot: number, time, rows, operation."),
     "diff": (SPARK, "spark", "List the subscriptions that changed between two versions of a snapshot, on Spark."),
     "vacuum": (SPARK, "spark", "Remove old versions of a snapshot, and what writers that died left behind."),
-    "bench": ("hitbox.experiments.bench_cli", "bench", "Compare the speed of matchers, after checking their answers."),
-    "reproduce": (
-        "hitbox.experiments.reproduce_cli",
-        "bench",
-        "Repeat the experiments of the papers and check their claims.",
-    ),
     "serve": (BROKER, "broker", "Start a broker: HTTP, WebSocket and a web page."),
     "publish": (BROKER, "broker", "Send events to a broker."),
     "subscribe": (BROKER, "broker", "Subscribe to events of a broker and print them."),
@@ -55,7 +49,6 @@ ELSEWHERE = {  # name: module, extra, summary
         "broker",
         "Operate a broker: subscribers, dead letters, schema, tokens, backup, repair.",
     ),
-    "torture": (SIMULATOR, "broker", "Test the broker under simulated crashes, full disks and other faults."),
 }
 
 

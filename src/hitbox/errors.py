@@ -111,10 +111,6 @@ class WorkloadError(HitboxError):
     """A workload, or a parameter of one, is unknown or out of range, or a rule file is unreadable."""
 
 
-class BenchError(HitboxError):
-    """A benchmark cannot be run as asked, or a matcher gave a wrong answer."""
-
-
 class TableError(HitboxError):
     """A table's columns or rows do not fit; `rows` lists (row number, message)."""
 

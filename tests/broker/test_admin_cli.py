@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from hitbox.broker import admin_cli
-from hitbox.broker.cli import app
-from hitbox.broker.client import Client
+from hitbox.broker.commands import admin_cli
+from hitbox.broker.commands.cli import app
+from hitbox.client import Client
 from hitbox.console.table_files import read_schema
 from hitbox.encoding.schema import Schema
 from support.served import served

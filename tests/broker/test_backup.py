@@ -18,12 +18,12 @@ import pytest
 from typer.testing import CliRunner
 
 from hitbox import Schema
-from hitbox.broker import backup, repair
-from hitbox.broker.cli import app
-from hitbox.broker.client import Client, Delivery
-from hitbox.broker.errors import Conflict, StoreDamaged, StoreFailed, StoreFull, Unknown
+from hitbox.broker.commands.cli import app
 from hitbox.broker.store.store import Store
-from hitbox.broker.webhook import message_id
+from hitbox.broker.subscribers.webhook import message_id
+from hitbox.broker.upkeep import backup, repair
+from hitbox.client import Client, Delivery
+from hitbox.protocol.errors import Conflict, StoreDamaged, StoreFailed, StoreFull, Unknown
 from support.broker_kit import SCHEMA, Listener, item, running, serving, sub, until
 
 
@@ -322,7 +322,7 @@ def test_after_a_kill_the_next_run_starts_anew(tmp_path: Path) -> None:
     program = f"""
 import os, signal
 from pathlib import Path
-from hitbox.broker import backup
+from hitbox.broker.upkeep import backup
 backup.backup(Path({str(tmp_path / "data")!r}), Path({str(tmp_path / "kept")!r}), lambda *_: os.kill(os.getpid(), 9))
 """
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -signal.SIGKILL

@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from hitbox import Schema
-from hitbox.broker.cli import app
-from hitbox.broker.client import Client
-from hitbox.broker.errors import BadRequest, Forbidden, TooLarge
+from hitbox.broker.commands.cli import app
+from hitbox.client import Client
+from hitbox.protocol.errors import BadRequest, Forbidden, TooLarge
 from support.broker_kit import serving, token_of
 from support.served import served
 

@@ -16,12 +16,12 @@ from hitbox import Attribute, Schema
 from hitbox.broker import admin
 from hitbox.broker.broker import RECORDS_AHEAD, Broker
 from hitbox.broker.delivery.mailbox import Mailbox
-from hitbox.broker.errors import BadRequest, Conflict, Overloaded, StoreFailed, StoreFull, TooLarge, Unknown
-from hitbox.broker.published_event import PublishedEvent
+from hitbox.broker.events.published_event import PublishedEvent
 from hitbox.broker.settings import Options, Settings, check_options
 from hitbox.broker.store.store import StoredChange, Trimmed
-from hitbox.broker.subscriptions import Subscriber
+from hitbox.broker.subscribers.subscriptions import Subscriber
 from hitbox.errors import PredicateError, UnknownAttribute, UnknownSubscription
+from hitbox.protocol.errors import BadRequest, Conflict, Overloaded, StoreFailed, StoreFull, TooLarge, Unknown
 from support.broker_kit import SCHEMA, Listener, held_up, item, running, sub, until
 
 

@@ -13,8 +13,8 @@ import pytest
 
 import hitbox
 from hitbox import Index
-from hitbox.broker.changes import images, parted, transitions
-from hitbox.broker.client import Client, Delivery
+from hitbox.broker.events.changes import images, parted, transitions
+from hitbox.client import Client, Delivery
 from support.broker_kit import SCHEMA, serving, until
 
 PREDICATES = {

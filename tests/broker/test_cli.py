@@ -19,11 +19,13 @@ import pytest
 from typer.testing import CliRunner
 
 import hitbox
-from hitbox.broker import admin, configuration, import_export, start_check
+from hitbox.broker import admin
 from hitbox.broker.broker import Broker
-from hitbox.broker.cli import app
-from hitbox.broker.client import Client
-from hitbox.broker.errors import BadRequest, Conflict
+from hitbox.broker.commands import configuration, start_check
+from hitbox.broker.commands.cli import app
+from hitbox.broker.upkeep import import_export
+from hitbox.client import Client
+from hitbox.protocol.errors import BadRequest, Conflict
 from support.broker_kit import item, running
 from support.served import served
 
@@ -252,7 +254,7 @@ def test_a_serving_broker_still_frees_cycles() -> None:
     """Garbage is collected rarely, not never: of many abandoned cycles only some exist at a time."""
     program = """
 import gc, weakref
-from hitbox.broker import cli
+from hitbox.broker.commands import cli
 
 class Node:
     pass
@@ -347,7 +349,7 @@ def test_another_schema_at_start(tmp_path: Path) -> None:
 HANGUPS = """
 import os, signal, sys
 from hitbox.broker import broker
-from hitbox.broker.cli import app
+from hitbox.broker.commands.cli import app
 start = broker.Broker.start
 
 async def hang_up(self):

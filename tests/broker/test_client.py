@@ -27,8 +27,10 @@ from starlette.routing import Match, Mount, Route, WebSocketRoute
 
 import hitbox
 from hitbox import HitboxError, Schema
-from hitbox.broker import client as client_package
-from hitbox.broker.client import (
+from hitbox import client as client_package
+from hitbox.broker.http.app import application
+from hitbox.broker.http.auth import AccessControl
+from hitbox.client import (
     BadEvent,
     BadPredicate,
     BadRequest,
@@ -48,10 +50,8 @@ from hitbox.broker.client import (
     TooLarge,
     Unknown,
 )
-from hitbox.broker.client.errors import error_of, is_temporary
-from hitbox.broker.errors import BrokerError as Base
-from hitbox.broker.http.app import application
-from hitbox.broker.http.auth import AccessControl
+from hitbox.client.errors import error_of, is_temporary
+from hitbox.protocol.errors import BrokerError as Base
 from support.broker_kit import SCHEMA, running, serving, until
 
 LOOP = "hitbox.client"

@@ -11,10 +11,10 @@ import pytest
 from hitbox.broker import clock as clock_module
 from hitbox.broker import metrics
 from hitbox.broker.broker import Broker
-from hitbox.broker.client import Client
 from hitbox.broker.clock import SETTLE_SECONDS, BrokerClock, Mark, time
-from hitbox.broker.published_event import PublishedEvent
+from hitbox.broker.events.published_event import PublishedEvent
 from hitbox.broker.settings import Settings
+from hitbox.client import Client
 from support.broker_kit import SCHEMA, Listener, item, running, serving, sub, until
 
 DAY = 86_400.0

@@ -15,10 +15,11 @@ import pytest
 
 import hitbox
 from hitbox import Attribute, Schema
-from hitbox.broker.client import Client, Delivery
-from hitbox.broker.cloudevents import BATCHED, STRUCTURED, as_cloudevent, attributes, from_binary, from_structured
-from hitbox.broker.errors import BadRequest
-from hitbox.broker.published_event import NO_PAYLOAD, PublishedEvent
+from hitbox.broker.events.cloudevents import as_cloudevent, attributes, from_binary, from_structured
+from hitbox.broker.events.published_event import NO_PAYLOAD, PublishedEvent
+from hitbox.client import Client, Delivery
+from hitbox.protocol.errors import BadRequest
+from hitbox.protocol.payload import BATCHED, STRUCTURED
 from support.broker_kit import serving
 
 SCHEMA = Schema({

@@ -10,12 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from hitbox import Schema
-from hitbox.broker import configuration
 from hitbox.broker.broker import Broker
-from hitbox.broker.cli import app
-from hitbox.broker.errors import BadRequest
+from hitbox.broker.commands import configuration
+from hitbox.broker.commands.cli import app
 from hitbox.broker.settings import Settings, check_settings
 from hitbox.broker.store.store import Store
+from hitbox.protocol.errors import BadRequest
 from support.served import served
 
 ROOT = Path(__file__).parent.parent.parent

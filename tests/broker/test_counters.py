@@ -13,12 +13,12 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from hitbox.broker import access_cli
-from hitbox.broker.cli import app
-from hitbox.broker.client import Client
-from hitbox.broker.repair import repair
+from hitbox.broker.commands import access_cli
+from hitbox.broker.commands.cli import app
 from hitbox.broker.settings import Options
-from hitbox.broker.webhook import WebhookSettings
+from hitbox.broker.subscribers.webhook import WebhookSettings
+from hitbox.broker.upkeep.repair import repair
+from hitbox.client import Client
 from support.broker_kit import Listener, item, running, serving, sub, until
 from support.webhook_target import target
 

@@ -16,8 +16,9 @@ import yaml  # type: ignore[import-untyped]
 from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
-from hitbox.broker import configuration, metrics
-from hitbox.broker.cli import app
+from hitbox.broker import metrics
+from hitbox.broker.commands import configuration
+from hitbox.broker.commands.cli import app
 from support.broker_kit import item, running, sub, until
 
 ROOT = Path(__file__).parent.parent.parent

@@ -18,8 +18,8 @@ import pytest
 from typer.testing import CliRunner
 
 from hitbox import Client, Index, Schema
-from hitbox.broker.cli import app
-from hitbox.broker.client import Refused
+from hitbox.broker.commands.cli import app
+from hitbox.client import Refused
 from hitbox.errors import HitboxWarning
 from support.broker_kit import serving
 from support.random_documents import SCHEMA as DOCUMENTS

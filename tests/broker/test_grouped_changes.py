@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from hitbox.broker.broker import Broker
-from hitbox.broker.errors import Overloaded, StoreFull, Unknown
 from hitbox.errors import HitboxError, UnknownSubscription
+from hitbox.protocol.errors import BadRequest, Overloaded, StoreFull, Unknown
 from support.broker_kit import held_up, item, running, sub, until
 
 
@@ -75,6 +75,22 @@ def test_one_bad_change_of_a_group_fails_alone(tmp_path: Path) -> None:
 def _replace(old: Any, new: Any) -> Any:
     old.close()
     return new
+
+
+def test_what_a_change_adds_and_removes_is_refused(tmp_path: Path) -> None:
+    """It would be in the index and not in the store, also when its subscriber is gone."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            for _ in range(2):
+                with pytest.raises(BadRequest, match="a change adds and removes the subscription 'b': leave out"):
+                    await broker.subscribe("ann", [sub("a", "qty > 0"), sub("b", "qty > 1")], ["c", "b"])
+                assert agrees_with_its_store(broker)
+                await broker.subscribe("ann", [sub("b", "qty > 1")], ["c"])
+            await broker.remove_subscriber("ann")
+            assert ids(broker) == set()
+
+    run(scenario())
 
 
 def test_new_subscribers_of_a_group_count_together(tmp_path: Path) -> None:

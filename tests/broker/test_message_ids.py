@@ -16,9 +16,9 @@ import pytest
 
 import hitbox
 from hitbox.broker.broker import Broker
-from hitbox.broker.client import BadRequest, Client, Conflict, NoAnswer, StoreFailed, StoreFull
-from hitbox.broker.message_ids import MessageIds
-from hitbox.broker.published_event import PublishedEvent
+from hitbox.broker.events.message_ids import MessageIds
+from hitbox.broker.events.published_event import PublishedEvent
+from hitbox.client import BadRequest, Client, Conflict, NoAnswer, StoreFailed, StoreFull
 from support.broker_kit import running, serving, until
 
 ORDER = {"specversion": "1.0", "id": "7", "source": "/shop", "type": "order", "data": {"qty": 1}}
@@ -138,8 +138,10 @@ def test_forgetting_does_not_walk_over_what_is_forgotten() -> None:
             ids.add([("", str(number))], [b"{}"], stored, False)
             stored.set_result(number)
             await asyncio.sleep(0)
-        assert list(ids._known) == [("", "98"), ("", "99"), ("", "100")]
-        assert isinstance(ids._known, OrderedDict)  # a dict keeps the places of its first entries, and walks over them
+        assert list(ids._known[""]) == ["98", "99", "100"]
+        assert isinstance(
+            ids._known[""], OrderedDict
+        )  # a dict keeps the places of its first entries, and walks over them
 
     run(scenario())
 
@@ -253,3 +255,21 @@ def test_the_example_of_the_documentation(tmp_path: Path) -> None:
             assert stored(broker) == [1]
 
     run(scenario())
+
+
+def test_the_ids_of_one_push_out_nobody_elses() -> None:
+    async def scenario() -> None:
+        ids = MessageIds(6)
+        names = ["bob", *["ann"] * 9, "bob", "cid", *["ann"] * 9]
+        for number, name in enumerate(names, 1):
+            stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            ids.add([(name, str(number))], [b""], stored, False)
+            stored.set_result(number)
+            await asyncio.sleep(0)
+        assert {name: list(mine) for name, mine in ids._known.items()} == {
+            "bob": ["1", "11"],
+            "ann": ["19", "20", "21"],
+            "cid": ["12"],
+        }
+
+    asyncio.run(scenario())

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from hitbox.broker.cli import app
+from hitbox.broker.commands.cli import app
 from support.served import served
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "operations.md").read_text()

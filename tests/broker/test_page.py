@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from hitbox import __version__
-from hitbox.broker.client import Client, StoreFull
+from hitbox.client import Client, StoreFull
 from support.served import served
 
 playwright = pytest.importorskip("playwright.sync_api")

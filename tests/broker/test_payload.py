@@ -23,11 +23,11 @@ from typer.testing import CliRunner
 from websockets.asyncio.client import connect
 
 import hitbox
-from hitbox.broker import cli
-from hitbox.broker.client import Client, Delivery
-from hitbox.broker.errors import BadRequest, BrokerError
-from hitbox.broker.json_text import decode
-from hitbox.broker.published_event import PublishedEvent
+from hitbox.broker.commands import cli
+from hitbox.broker.events.json_text import decode
+from hitbox.broker.events.published_event import PublishedEvent
+from hitbox.client import Client, Delivery
+from hitbox.protocol.errors import BadRequest, BrokerError
 from support.broker_kit import running, serving, until
 
 ID = UUID("12345678-1234-5678-1234-567812345678")

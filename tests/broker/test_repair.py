@@ -15,11 +15,11 @@ import pytest
 from typer.testing import CliRunner
 
 from hitbox.broker import admin as admin_commands
-from hitbox.broker.cli import app
-from hitbox.broker.errors import StoreDamaged, StoreFailed
-from hitbox.broker.published_event import PublishedEvent
-from hitbox.broker.repair import repair
+from hitbox.broker.commands.cli import app
+from hitbox.broker.events.published_event import PublishedEvent
 from hitbox.broker.store.store import FORMAT, Store
+from hitbox.broker.upkeep.repair import repair
+from hitbox.protocol.errors import StoreDamaged, StoreFailed
 from support.broker_kit import SCHEMA, Listener, item, running, sub, until
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
+from collections import OrderedDict
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -16,19 +18,22 @@ from typer.testing import CliRunner
 from hitbox import Schema
 from hitbox.broker import admin
 from hitbox.broker.broker import Broker
-from hitbox.broker.cli import app
-from hitbox.broker.client import Client, SyncClient
 from hitbox.broker.clock import time
-from hitbox.broker.errors import StoreFull, Unknown
-from hitbox.broker.repair import repair
+from hitbox.broker.commands.cli import app
+from hitbox.broker.delivery.dispatcher import LOOP_STEPS
 from hitbox.broker.settings import Options
 from hitbox.broker.store.store import Store
-from hitbox.broker.suspensions import FORGET_SECONDS, MatchCosts, Suspensions
+from hitbox.broker.subscribers.suspensions import FORGET_SECONDS, MatchCosts, Suspension, Suspensions
+from hitbox.broker.upkeep.repair import repair
+from hitbox.client import Client, SyncClient
 from hitbox.errors import UnknownSubscription
+from hitbox.protocol.errors import StoreFull, Unknown
 from support.broker_kit import Listener, item, running, serving, sub, token_of, until
 
 SCHEMA = Schema({"n": "int", "a": [{"x": "int"}], "b": [{"y": "int"}]})
 PAIRS = "EXISTS(a WHERE EXISTS(b WHERE y * x = 7919))"
+NATIVE = "ALL(a.x) >= 0 AND ANY(a.x) < 0"
+"""Native code decides it."""
 LARGE: dict[str, Any] = {"n": 1, "a": [{"x": x} for x in range(100)], "b": [{"y": y} for y in range(100)]}
 SMALL: dict[str, Any] = {"n": 1, "a": [{"x": 1}], "b": [{"y": 7919}]}
 FEW = {"match_steps": 2_000, "principal_steps": 10_000}
@@ -316,6 +321,81 @@ def test_failures_are_forgotten_after_a_while(monkeypatch: pytest.MonkeyPatch) -
     assert all(Suspensions(0).blame("a/s") is None for _ in range(9))
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_takes_many_steps_is_matched_beside_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """The first group as well: it is begun on the event loop, given up, and matched in the thread from its beginning.
+    What the given up call had found is forgotten, so everything counts once; also where one event cannot be matched."""
+    here, beside = list[MatchCosts](), list[MatchCosts]()
+
+    async def scenario() -> None:
+        async with running(tmp_path, SCHEMA, match_steps=2_000, principal_steps=10_000, suspend_after=0) as broker:
+            await broker.put_subscriber("ann")
+            await broker.subscribe("ann", [sub("bad", PAIRS), sub("good", "n > 0", 9), sub("lists", "ANY(a.x) = 99")])
+            ann = await Listener(broker).attach("ann", 1000)
+            match, levels = broker.registry.match, broker.registry.levels
+
+            def watched(events: Any, where: Any, costs: MatchCosts) -> Any:
+                (here if threading.current_thread() is threading.main_thread() else beside).append(costs)
+                if fails and any(event["n"] == 77 for event in events):
+                    raise ZeroDivisionError
+                return match(events, where, costs)
+
+            def first_level(event: Any, *rest: Any) -> Any:
+                yield next(levels(event, *rest))
+                raise ZeroDivisionError
+
+            monkeypatch.setattr(broker.registry, "match", watched)
+            monkeypatch.setattr(broker.registry, "levels", first_level)
+            events = [{**(LARGE if n % 2 else SMALL), "n": n} for n in range(1, 151)]
+            await publish(broker, *events)
+            await until(lambda: len(ann.got) == 150)
+            assert ann.seqs() == list(range(1, 151))
+            for n, (_, found) in enumerate(names(ann), 1):
+                both = ["good"] if fails and n == 77 else ["good", "lists"]
+                assert found == (both if n % 2 else ["bad", "good"])
+            assert broker.describe()["too_expensive"] == 75 - fails
+            await until(lambda: broker.store.failed() == [77] * fails)
+            assert sum(costs.spent for costs in beside) > 74 * 2_000
+            assert max(costs.spent for costs in here) < LOOP_STEPS + 2_000
+            before = len(beside)
+            await publish(broker, SMALL, SMALL)
+            assert len(beside) == before
+
+    run(scenario())
+
+
+class NeverWalked(OrderedDict[str, Any]):
+    def __iter__(self) -> Any:
+        raise AssertionError("all of them are looked at")
+
+    keys = items = values = __iter__
+
+
+def test_a_subscriber_is_forgotten_without_a_look_at_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hitbox.broker.subscribers.suspensions.MOST_FAILING", 100)
+    found = Suspensions(2)
+    found._failures = NeverWalked()
+    for name in ("a", "b", "a.b"):
+        for number in range(20):
+            found.blame(f"{name}/s{number}")
+    for number in range(5):
+        assert found.blame(f"a/s{number}")
+    found.load({"a/loaded": Suspension(1, "too expensive"), "b/loaded": Suspension(1, "too expensive")})
+    found.forget_subscriber("a")
+    assert list(found.ids()) == ["b/loaded"]
+    assert (len(found._failures), set(found._of)) == (40, {"b", "a.b"})
+    assert not found.blame("a/s7")
+    for number in range(200):  # those that failed longest ago are forgotten
+        found.blame(f"c/s{number}")
+    assert (len(found._failures), set(found._of)) == (100, {"b", "c"})
+    assert found._of["b"] == {"b/loaded"}
+    for name in ("b", "c"):
+        found.forget_subscriber(name)
+    assert (len(found), len(found._failures), found._of) == (0, 0, {})
+
+
 def test_whose_fault_it_is() -> None:
     costs = MatchCosts(100, 300, lambda id: id.partition("/")[0])
     for id, steps in (("a/alone", 100), ("a/fine", 90), ("b/much", 90), ("b/little", 3), ("b/some", 8), ("c/s", 99)):
@@ -329,6 +409,35 @@ def test_whose_fault_it_is() -> None:
     equal.exceeded("a/5", None, 100)
     assert len(equal.blamed()) == 5
     assert equal.allowed("a/1", 0) == 100
+
+
+def test_what_is_suspended_takes_no_steps(tmp_path: Path) -> None:
+    """Not even the few that nobody is asked to pay."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, SCHEMA, match_steps=5) as broker:
+            await broker.put_subscriber("ann")
+            await broker.subscribe("ann", [sub("bad", NATIVE), sub("few", "NOT ALL(a.x) > 1"), sub("s", "n = 1")])
+            event = {"n": 1, "a": [{"x": 1}] * 2_000}
+            await publish(broker, event, event, event)
+            assert suspended(broker) == ["ann/bad"]
+            costs = broker.registry.costs()
+            for found in broker.registry.match([event] * 2, [None] * 2, costs):
+                assert sorted(found[4]) == ["ann/few", "ann/s"]
+            assert (costs.spent, costs.ran_out) == (0, [])
+
+    run(scenario())
+
+
+def test_the_steps_that_nobody_pays_are_no_more_than_a_principal_has(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, SCHEMA, principal_steps=100, suspend_after=0) as broker:
+            await broker.put_subscriber("ann")
+            await broker.subscribe("ann", [sub(f"s{n}", NATIVE) for n in range(100)])
+            await publish(broker, {"a": [{"x": 1}] * 500})
+            assert broker.describe()["too_expensive"] > 90
+
+    run(scenario())
 
 
 def test_a_replay_is_bounded_too(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from hitbox.broker.broker import Broker
-from hitbox.broker.client import Client
-from hitbox.broker.errors import BadRequest, Conflict
-from hitbox.broker.published_event import PublishedEvent
+from hitbox.broker.events.published_event import PublishedEvent
 from hitbox.broker.telemetry import LINKS, Telemetry, from_environment
+from hitbox.client import Client
+from hitbox.protocol.errors import BadRequest, Conflict
 from support.broker_kit import SCHEMA, Listener, running, serving, sub
 
 TRACES = [f"{n:032x}" for n in range(1, 400)]
@@ -167,7 +167,7 @@ print("closed")
 def test_serve_without_the_variables_does_not_import_opentelemetry(tmp_path: Path) -> None:
     program = """
 import sys
-from hitbox.broker import cli
+from hitbox.broker.commands import cli
 import hitbox.broker.http.app
 assert cli._telemetry() is None
 assert not any(name.startswith("opentelemetry") for name in sys.modules)

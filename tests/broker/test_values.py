@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-import json
 import math
-import shutil
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from datetime import time as clock_time
@@ -22,10 +20,9 @@ import pyarrow as pa
 import pytest
 
 from hitbox import Attribute, Client, Schema
-from hitbox.broker.client import Refused
-from hitbox.broker.store.store import StoredChange
+from hitbox.client import Refused
 from hitbox.errors import HitboxError, ValueProblem
-from support.broker_kit import Listener, running, serving, sub, until
+from support.broker_kit import running, serving, sub
 
 SCHEMA = Schema(
     {
@@ -122,34 +119,6 @@ def test_unsound_texts_and_names(tmp_path: Path) -> None:
                     await broker.subscribe("ann", [sub(name, "qty > 1")])
             assert "ann" not in broker.registry.by_name
             assert await events(http) == []
-
-    asyncio.run(scenario())
-
-
-def test_stores_with_intervals_as_lists_still_open(tmp_path: Path) -> None:
-    """What was written before intervals had names: `about`, and an event that was stored and not matched yet."""
-
-    async def scenario() -> None:
-        async with running(tmp_path, SCHEMA) as broker:
-            await broker.subscribe("ann", [sub("s", "qty > 2", age={"low": 20, "high": 30})])
-            store, kept = broker.store, json.dumps({"age": [20, 30]})
-            number = broker.registry.by_name["ann"].number
-            await broker.writer.submit(
-                lambda: store.change([StoredChange(number, "ann", [("s", "qty > 2", 4, kept)], [])])
-            )
-        shutil.rmtree(tmp_path / "snapshots")
-        async with running(tmp_path, SCHEMA) as broker:
-            assert broker.registry.restored_from == "the store"
-            assert broker.registry.index.about("ann/s") == {"age": (20, 30)}
-            ann = await Listener(broker).attach("ann")
-            await broker.publish([])
-            body = b'{"event":{"qty":[1,3]},"where":"age = 25"}'
-            assert broker._unmatched() == []
-            await broker.writer.submit(lambda: broker.store.events.insert([(1, 1, "", body)]))
-            accepted = broker._unmatched()
-            assert [a.event for a in accepted] == [{"qty": {"low": 1, "high": 3}}]
-            await broker.dispatcher.run(accepted)
-            await until(lambda: ann.seqs() == [1])
 
     asyncio.run(scenario())
 

@@ -303,6 +303,28 @@ def test_any_object_may_be_a_list_without_a_schema() -> None:
     assert not matches({"a": [{"anything-but": "x"}]}, {"a": {"b": 1}}, known=False)
 
 
+def test_lists_inside_lists_without_a_schema() -> None:
+    """They count as one list, in which the fields of an object still belong together."""
+    people = [[{"first": "John", "last": "Doe", "ids": [1, [2]]}, {"first": "Anna"}], [[{"last": "Doe", "ids": []}]]]
+    for pattern, wanted in (
+        ({"first": ["Anna"]}, True),
+        ({"first": ["John"], "last": ["Doe"]}, True),
+        ({"first": ["Anna"], "last": ["Doe"]}, False),
+        ({"first": ["John"], "ids": [2]}, True),
+        ({"first": ["Anna"], "ids": [2]}, False),
+        ({"first": ["Anna"], "ids": [{"exists": False}]}, True),
+        ({"first": ["John"], "ids": [{"exists": False}]}, False),
+        ({"ids": [{"anything-but": [1, 2]}]}, False),
+        ({"ids": [{"numeric": [">", 1, "<", 3]}]}, True),
+    ):
+        assert matches({"people": pattern}, {"people": people}, known=False) == wanted, pattern
+    for tags, wanted in (([["a"], ["b", None]], True), ([[[]], [["a"]]], False), ([[], [[]]], False)):
+        assert matches({"tags": ["b"]}, {"tags": tags}, known=False) == wanted, tags
+    for tags, there in (([[]], False), ([[], [[None]]], True), ([[{"a": 1}]], False)):
+        for exists in (True, False):
+            assert matches({"tags": [{"exists": exists}]}, {"tags": tags}, known=False) == (there == exists), tags
+
+
 def test_cases_are_limited() -> None:
     schema = {"d": [{"z": "int"} | {f"k{number}": {"a": "int", "b": "int"} for number in range(10)}]}
     either = {"$or": [{"a": [1]}, {"b": [1]}]}
@@ -540,7 +562,13 @@ class Maker:
         make = (
             (lambda: self.event(inner)) if isinstance(inner, dict) else (lambda: self.value(inner.removesuffix("[]")))
         )
-        return [make() for _ in range(rng.randint(0, 3))] if is_list else make()
+        if not is_list:
+            return make()
+        made = [make() for _ in range(rng.randint(0, 3))]
+        if not self.known and rng.random() < 0.15:
+            at = rng.randint(0, len(made))
+            return rng.choice([[made[:at], made[at:]], [*made[:at], [[made[at:]]]]])
+        return made
 
     def value(self, type_: str) -> Any:
         if self.rng.random() < 0.1:

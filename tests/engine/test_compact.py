@@ -17,7 +17,8 @@ from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import Schema
 from hitbox.engine import Engine, _kernels
 from hitbox.errors import DamagedArray, MatcherError
-from hitbox.index import bulk_load, sharded
+from hitbox.index import sharded
+from hitbox.index.load import bulk_load
 from hitbox.language import DEFAULT_LIMITS
 from hitbox.matchers import make
 from hitbox.storage import snapshot

@@ -70,27 +70,32 @@ def assert_exact(program: Path) -> None:
     assert done.stdout.strip() == "exact"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # `make test` runs the kernels without sanitizers
 def test_sanitizers_find_nothing(tmp_path: Path) -> None:
+    assert_exact(build(tmp_path, "check", "address,undefined", {"baseline": []}))
+
+
+@pytest.mark.exhaustive  # `make test` runs the baseline under sanitizers, and every level without
+def test_sanitizers_find_nothing_in_any_instruction_set(tmp_path: Path) -> None:
     assert_exact(build(tmp_path, "check", "address,undefined", flags_of_levels()))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # `make test` reads them without sanitizers
 def test_hostile_predicates_do_not_reach_outside_their_text(tmp_path: Path) -> None:
     assert_exact(build_alone(tmp_path, "text"))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # `make test` reads them without sanitizers
 def test_forged_programs_do_not_reach_outside_their_arrays(tmp_path: Path) -> None:
     assert_exact(build_alone(tmp_path, "programs"))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # `make test` reads them without sanitizers
 def test_covers_with_anchors_are_those_of_a_linear_scan(tmp_path: Path) -> None:
     assert_exact(build_alone(tmp_path, "sets"))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # `make test` runs threads that match while others change, without a sanitizer
 def test_threads_that_match_while_one_builds_do_not_race(tmp_path: Path) -> None:
     assert_exact(build(tmp_path, "threads", "thread", {"baseline": []}))
 

@@ -31,8 +31,8 @@ def some_points(rng: np.random.Generator, count: int, attributes: int, intervals
     return Points(low, high)
 
 
-@pytest.mark.parametrize("compact", [False, True])
-@pytest.mark.parametrize("kind", ["auto", "bitmap", "dense", "postings"])
+@pytest.mark.parametrize("compact", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("kind", ["auto", pytest.param("bitmap", marks=pytest.mark.exhaustive), "dense", "postings"])
 def test_points_of_more_attributes(kind: str, compact: bool) -> None:
     if compact and kind == "dense":
         pytest.skip("a dense segment is never compact")

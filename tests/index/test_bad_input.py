@@ -378,3 +378,18 @@ def test_a_file_in_the_way(index: Index, tmp_path: Path) -> None:
         index.save(tmp_path / "file")
     with pytest.raises(SnapshotError, match="there is none"):
         Index.open(tmp_path / "nothing")
+
+
+def test_other_limits_are_for_new_subscriptions_only(tmp_path: Path) -> None:
+    """What was accepted stays as it is, whatever the limits are with which a snapshot is opened."""
+    text = "NOT (NOT (qty * 1 IN (1, 2, 3) AND city LIKE '%a%r%i%')) AND city REGEXP 'P.r'"
+    index = Index(SCHEMA)
+    index.subscribe("kept", text)
+    index.save(tmp_path)
+    for limits in (Limits(text=20), Limits(depth=1), Limits(values=2), Limits(pattern=2)):
+        again = Index.open(tmp_path, limits=limits)
+        assert again.match(EVENT) == ["kept"]
+        assert again.explain(EVENT, "kept").matched  # type: ignore[union-attr]
+        assert again.check([EVENT]) == []
+        with pytest.raises(LimitExceeded):
+            again.subscribe("new", text)

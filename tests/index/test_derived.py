@@ -18,7 +18,7 @@ from hitbox import Index, Limits, Schema
 from hitbox.encoding.keys import Keys
 from hitbox.errors import HitboxError
 from hitbox.index import state
-from hitbox.index.predicate_text import PredicateTexts, ReadPredicate
+from hitbox.index.load.predicate_text import PredicateTexts, ReadPredicate
 from support import second_evaluator as second
 from support.random_documents import SCHEMA, TYPES, meaning, nested, random_image
 
@@ -76,6 +76,7 @@ COVERED = {
     "s LIKE '_b'": "REVERSE(s)",
 }
 NOT_DERIVED = [
+    "LOWER(UPPER(LOWER(s))) = 'x'",  # for every event it goes through the text three times
     "s LIKE '%a%'",
     "s REGEXP 'a'",
     "at > NOW() - INTERVAL '1 day'",
@@ -384,3 +385,24 @@ def test_damaged_manifests_are_refused(tmp_path: Path) -> None:
     del arrays["derived.uses"]
     with pytest.raises(HitboxError):
         state.part(facts, keys, arrays, "")
+
+
+@pytest.mark.parametrize("schema", [PLAIN, None])
+@pytest.mark.parametrize("nested", [85, 90, 98, 99])
+@pytest.mark.parametrize("length", [600, 985, 990, 995, 1000])
+def test_what_is_derived_can_be_read_again(nested: int, length: int, schema: Any, tmp_path: Path) -> None:
+    """ILIKE puts LOWER around an expression, which may be as long and as deep as one can be."""
+    inner = "ABS(" * (nested - 1) + "a" + ")" * (nested - 1)
+    expression = f"STRING({inner} + {'0' * 15}"
+    while len(expression) < length - 20:
+        expression += f" + {'0' * 15}"
+    expression += f" + {'0' * max(1, length - len(expression) - 4)})"
+    limits = Limits(depth=120)
+    index = Index(schema, limits=limits)
+    index.subscribe(1, f"{expression} ILIKE '3%'")
+    index.subscribe(2, f"NOT {expression} NOT LIKE '%3'")
+    index.subscribe(3, f"ABS({expression.replace('STRING', 'ABS')}) = 3")
+    index.subscribe(4, "UPPER(LOWER(s)) ILIKE 'a%'")
+    index.save(tmp_path)
+    for again in (Index.open(tmp_path), Index.open(tmp_path, limits=limits)):
+        assert sorted(again.match({"a": -3, "s": "Ab"})) == [1, 2, 3, 4]

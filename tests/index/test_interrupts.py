@@ -101,7 +101,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(string_dictionary, "MAX_OVERLAY", 2)
     monkeypatch.setattr(catalog, "MIN_ARROW_ROWS", 4)
     monkeypatch.setattr(catalog, "MANY_DEAD", 2)
-    monkeypatch.setattr("hitbox.index.columns.MAX_LATE", 3)
+    monkeypatch.setattr("hitbox.index.load.columns.MAX_LATE", 3)
     monkeypatch.setattr("hitbox.index.index.snapshot.write", lambda *_: 1)  # files have tests of their own
 
 

@@ -15,8 +15,9 @@ import pytest
 import hitbox
 from hitbox import Exchange, Index, Limits
 from hitbox.encoding.arrays import I32, I64
+from hitbox.encoding.documents import open_elements
 from hitbox.errors import HitboxError, TooExpensive, ValueProblem
-from hitbox.index.match_budget import MatchBudget
+from hitbox.index.match_budget import MatchBudget, UsedUp
 from hitbox.language import evaluate, parse
 from hitbox.language.steps import OutOfSteps, Steps
 from support.random_documents import SCHEMA, Writer, nested, random_image
@@ -234,6 +235,90 @@ def test_what_an_event_asks_has_an_end_of_its_own() -> None:
     assert (str(again), again.id) == (str(problems[0]), None)
 
 
+@pytest.mark.parametrize(("subscriptions", "ran_out"), [(100, False), (101, True)])
+def test_the_last_step_of_what_an_event_asks_may_be_taken(subscriptions: int, ran_out: bool) -> None:
+    """Each subscription takes a hundredth: with a hundred of them nothing is left, and all is decided."""
+    index = Index(LISTS | {"tags": hitbox.Attribute("string", role="information")}, limits=Limits(match_steps=2000))
+    for number in range(subscriptions):
+        index.subscribe(f"s{number}", "price > 1", about={"tags": "ab" * 500})
+    asked, problems = "tags NOT LIKE '%a_c%' AND tags NOT LIKE '%c_c%'", list[TooExpensive]()
+    assert len(index.match({"price": 2.0}, asked, on_expensive=problems.append)) == 100
+    assert [one.id for one in problems] == [None] * ran_out
+
+
+def test_texts_and_lists_are_made_once_per_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often the subscriptions are looked at: here together first, and then each with an account."""
+
+    class Together(Accounts):
+        together = 10
+
+    calls: list[Any] = []
+    right = hitbox.index.resolver.details
+
+    def counted(*args: Any) -> Any:
+        calls.append(args)
+        return right(*args)
+
+    monkeypatch.setattr(hitbox.index.resolver, "details", counted)
+    index = made({"list": "ALL(n) > 0 AND ANY(n) < 0 OR price = 1", "text": "text NOT LIKE '%a_c%d%'"})
+    event = {"n": [1] * 20_000, "price": 1.0, "text": "ab" * 2000}
+    budget = Together()
+    assert sorted(index.match(event, budget=budget)) == ["list", "text"]
+    assert min(budget.taken.values()) > 10
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("matcher", ["hitbox", "brute"])
+@pytest.mark.parametrize("asked", [None, "tags NOT LIKE '%a_c%'"])
+def test_a_call_that_may_take_so_many_steps_in_all(matcher: str, asked: str | None) -> None:
+    """It is given up, or its answer is that of a call without this bound."""
+
+    class InAll(Accounts):
+        def __init__(self, in_all: int | None, together: int):
+            super().__init__(150)
+            self.in_all, self.together = in_all, together
+
+    texts = {"few": "ANY(n) = 3", "native": "ALL(n) > 0 AND ANY(n) < 0", "much": "text NOT LIKE '%a_c%d%'"}
+    schema = LISTS | {"tags": hitbox.Attribute("string", role="information")}
+    index = made(texts | {"python": PAIRS}, schema=schema, matcher=matcher)
+    for id, text in [*texts.items(), ("python", PAIRS)]:
+        index.subscribe(id, text, about={"tags": "ab" * 20})
+    event = {"n": [1, 3] * 1000, "text": "ab" * 1000, "a": [{"x": 1}] * 4, "b": [{"y": -5}] * 4}
+    events = [event, {"n": [3]}, event | {"text": "ab" * 20_000}, event]
+    where = [asked] * len(events)
+    for together in (0, 20, 10_000):
+        free = InAll(None, together)
+        right = index.match_batch(events, where, budget=free).to_lists()
+        assert [(one.id, one.event) for one in free.problems] == [("much", 2)]
+        given_up = 0
+        for in_all in (*range(1, 3000, 17), 100_000):
+            budget = InAll(in_all, together)
+            try:
+                found = index.match_batch(events, where, budget=budget).to_lists()
+            except UsedUp:
+                given_up += 1
+                assert in_all <= budget.spent < 2 * in_all  # as a native look may be made twice
+                continue
+            assert budget.spent < in_all
+            assert found == right
+            assert [(one.id, one.event) for one in budget.problems] == [("much", 2)]
+        assert 10 < given_up < 170
+
+
+def test_no_look_is_made_at_what_is_excluded() -> None:
+    texts = {"bad": PAIRS, "worse": PAIRS, "lists": "EXISTS(a WHERE x = 1)", "plain": "price > 3"}
+    index, budget = made(texts), Accounts(50)
+    budget.excluded = {"bad", "plain"}
+    event = {"a": [{"x": x} for x in range(100)], "b": [{"y": 1}], "price": 4.0}
+    assert sorted(index.match(event, budget=budget)) == ["lists", "plain"]
+    assert [one.id for one in budget.problems] == ["worse"]
+    budget = Accounts(50)
+    budget.excluded = texts.keys()
+    assert sorted(index.match(event, budget=budget)) == ["lists", "plain"]  # keys decide them
+    assert not budget.asked
+    assert budget.spent == 0
+
+
 def test_accounts_are_kept_only_where_keys_leave_something_open() -> None:
     index, accounts = made({"s": "price > 3", "t": "price > 3 AND name <> 'x'"}), Accounts()
     assert len(index.match({"price": 4.0, "name": "y"}, budget=accounts)) == 2
@@ -277,6 +362,7 @@ GROWING: list[tuple[str, str, Callable[[int], dict[str, Any]]]] = [
     ("functions", "EXISTS(a WHERE EXISTS(b WHERE ABS(x - y) + x * y < -1))", lambda n: {"a": [{}] * n, "b": [{}] * n}),
     ("elements", "ALL(n) > 0 AND ANY(n) < 0", lambda n: {"n": [1] * n * n * 64}),
     ("lower case", "EXISTS(a WHERE LOWER(text) = 'x')", lambda n: {"text": "é" * n * n * 8, "a": [{}]}),
+    ("nested functions", "LOWER(UPPER(LOWER(text))) = 'x'", lambda n: {"text": "é" * n * n * 8}),
     ("regular expression", "text REGEXP 'a[bc]{5}d'", lambda n: {"text": "abc" * n * n}),
     (
         "wildcards",
@@ -349,3 +435,12 @@ def test_long_texts_that_are_no_addresses() -> None:
     index = Index({"ip": "string", "a": [{"ip": "string"}]}, limits=Limits(match_steps=10_000))
     index.subscribe("s", "ANY(a.ip) IN NETWORK '10.0.0.0/8'")
     assert index.match({"a": [{"ip": "1." * 500_000}, {"ip": ":" * 500_000}, {"ip": "10.0.0.1"}]}) == ["s"]
+
+
+def test_lists_of_an_open_index_are_not_copied() -> None:
+    """Each test of a list inside EXISTS asks for it, and may need its first element only."""
+    values = [1] * 1000
+    assert open_elements({"a": {"t": values}}, ("a", "t")) is values
+    visited: list[int] = []
+    assert open_elements({"t": frozenset([1, 2])}, ("t",), visited.append) == [1, 2]
+    assert visited == [2]

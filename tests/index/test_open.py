@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import datetime as dt
 import decimal
+import json
 import math
 import pickle
 import random
@@ -161,6 +162,35 @@ def test_paths_lists_and_objects() -> None:
     assert "item" in index.match(event)
     assert sorted(index.match({"order.city": "Paris", "order.tags": ["x"], "scores": ["3"]})) == ["city", "tag"]
     assert index.match({"scores": []}) == ["all"]
+
+
+@pytest.mark.parametrize("matcher", ["hitbox", "brute"])
+def test_lists_inside_lists_are_one_list(matcher: str) -> None:
+    texts = [
+        "ANY(tags) = 'b'",
+        "LENGTH(tags) = 3",
+        "ALL(tags) >= 'a'",
+        "ANY(items.sku) = 'B'",
+        "EXISTS(items WHERE sku = 'B' AND q < 3)",
+        "EXISTS(items WHERE ANY(parts) > 6)",
+        "LENGTH(items) = 2",
+        "ANY(items.parts) = 7",
+        "NOT EXISTS(items WHERE sku = 'C')",
+    ]
+    index = Index(matcher=matcher)
+    for number, text in enumerate(texts):
+        index.subscribe(number, text)
+    flat = {"tags": ["a", "b", "c"], "items": [{"sku": "A", "parts": [7, 8]}, {"sku": "B", "q": 2, "parts": []}]}
+    nested = {
+        "tags": [["a", ["b"]], [[["c"]]]],
+        "items": [[flat["items"][0] | {"parts": [[7], [8]]}, *flat["items"][1:]]],
+    }
+    for event in (flat, nested):
+        assert sorted(index.match(event)) == list(range(len(texts)))
+        assert all(index.explain(event, number).matched for number in range(len(texts)))
+    assert [sorted(ids) for ids in index.match_batch([nested, {"tags": [[]]}]).to_lists()] == [[*range(9)], [2]]
+    table = pa.table({"tags": pa.array([[["a", "b"], ["c"]]]), "items": pa.array([[flat["items"]]])})
+    assert sorted(index.match_batch(table).to_lists()[0]) == list(range(len(texts)))
 
 
 def test_places_are_boxes() -> None:
@@ -423,3 +453,43 @@ def test_a_field_called_old_that_is_ignored_may_be_nan() -> None:
     index = Index(hitbox.Schema({"y": "int"}, extra="ignore"))
     index.subscribe(1, "y = 1")
     assert index.match({"y": 1, "old": math.nan}) == index.match({"y": 1, "old": 3.5}) == [1]
+
+
+@pytest.mark.parametrize("factor", [math.inf, -math.inf, 10**400, 1e300])
+def test_a_length_of_time_times_an_infinite_number_is_null(factor: float) -> None:
+    """JSON can say 1e999."""
+    index = Index()
+    index.subscribe("long", "INTERVAL '1 hour' * n > INTERVAL '2 hours'")
+    index.subscribe("none", "(INTERVAL '1 hour' * n) IS NULL")
+    assert index.match({"n": 3}) == ["long"]
+    assert index.match({"n": factor}) == index.match_batch([{"n": factor}])[0] == ["none"]
+    assert index.explain({"n": factor}, "long").truth is None  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("strange", [(), (3,), (3, 3), (3, 4), (1, 2, 3)])
+def test_a_tuple_is_no_interval(strange: tuple[int, ...]) -> None:
+    """It is an error where a condition looks at it, and nothing where none does."""
+    index = Index()
+    index.subscribe("text", "s REGEXP 'b' AND s LIKE '%c'")
+    index.subscribe("objects", "EXISTS(items WHERE n * 1 = 3)")
+    for event in ({"s": "abc", "other": strange}, {"s": "abc", "items": strange}, {"s": "abc", "items": [strange]}):
+        assert index.match(event) == index.match_batch([event])[0] == ["text"], event
+        for id in ("text", "objects"):
+            found = index.explain(event, id)
+            assert isinstance(found, language.Explanation)
+            assert found.matched == (id == "text")
+            assert str(found)
+            json.dumps(found.to_dict())
+    index.subscribe("element", "ANY(list) = 3")
+    with pytest.raises(ValueProblem, match="an interval is for a declared attribute"):
+        index.match({"list": strange})
+    with pytest.raises(ValueProblem, match="an interval is for a declared attribute"):
+        index.explain({"list": strange}, "element")
+
+
+def test_a_time_that_utc_does_not_have_is_explained() -> None:
+    index = Index()
+    index.subscribe(1, "at > TIMESTAMP '2026-01-01' OR s = 'x'")
+    event = {"at": dt.datetime(1, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=14)))}
+    assert index.match(event) == []
+    assert "0001-01-01" in str(index.explain(event, 1))

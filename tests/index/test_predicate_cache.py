@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hitbox import language
 from hitbox.encoding.schema import Schema
-from hitbox.index.predicate_cache import PredicateCache
+from hitbox.index.load.predicate_cache import PredicateCache
 
 SCHEMA = Schema({"s": "string"})
 

@@ -15,9 +15,9 @@ from hitbox import language
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import OpenSchema
 from hitbox.errors import HitboxError
-from hitbox.index import bulk_load, predicate_column, predicate_text
-from hitbox.index.condition_reader import MOST_ASKED, ConditionReader
-from hitbox.index.predicate_text import ParsedPredicate, PredicateTexts, ReadPredicate
+from hitbox.index.load import bulk_load, predicate_column, predicate_text
+from hitbox.index.load.condition_reader import MOST_ASKED, ConditionReader
+from hitbox.index.load.predicate_text import ParsedPredicate, PredicateTexts, ReadPredicate
 from hitbox.language import DEFAULT_LIMITS, Limits
 from support.comparison import mangled
 from support.predicates import SCHEMA, random_leaf, random_predicate

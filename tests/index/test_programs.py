@@ -25,10 +25,13 @@ from hitbox.encoding import string_dictionary
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import Schema
 from hitbox.errors import DamagedArray, SnapshotError
-from hitbox.index import bulk_load, index, predicate_column, program_columns, sharded, state
-from hitbox.index.predicate_text import PredicateTexts
+from hitbox.index import index, program_columns, sharded, state
+from hitbox.index.load import bulk_load, predicate_column
+from hitbox.index.load.predicate_text import PredicateTexts
 from hitbox.index.program_columns import ProgramColumns
-from hitbox.language import DEFAULT_LIMITS, evaluate, normal, programs
+from hitbox.language import DEFAULT_LIMITS, evaluate
+from hitbox.language.boxes import normal
+from hitbox.language.programs import programs
 from support.comparison import run
 from support.random_documents import SCHEMA, TYPES, Writer, meaning, nested, random_image
 from support.second_evaluator import Unsure, World, parse, truth
@@ -438,25 +441,6 @@ def test_events_that_ask_for_something(asked: list[str]) -> None:
 
 
 # ---- snapshots
-
-
-def test_snapshots_without_programs_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Index(MIXED)
-    rng = random.Random(23)
-    texts = {id: either(rng) for id in range(30)}
-    for id, text in texts.items():
-        made.subscribe(id, text)
-    contents = made.compacted()
-    arrays = {name: array for name, array in contents.arrays().items() if ".program" not in name}
-    hitbox.storage.snapshot.write(tmp_path, contents.facts(), arrays | contents.keys.arrays())
-    old = Index.open(tmp_path)
-    assert len(old._catalog._programs._place) == 30  # they are compiled again
-    monkeypatch.setattr(state, "MOST_COMPILED", 10)
-    some = Index.open(tmp_path)
-    assert 0 < len(some._catalog._programs._place) <= 10
-    for _ in range(10):
-        event = some_event(rng)
-        assert set(old.match(event)) == set(some.match(event)) == right_ids(made, texts, event)
 
 
 FORGED = {

@@ -16,7 +16,7 @@ import pytest
 import hitbox
 from hitbox import Index
 from hitbox.language import evaluate
-from hitbox.language.patterns import like
+from hitbox.language.conditions.patterns import like
 from support.second_evaluator import World, parse, truth
 
 SCHEMA: dict[str, Any] = {

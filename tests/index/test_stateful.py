@@ -149,7 +149,12 @@ class Machine(RuleBasedStateMachine):
         assert all(id in self.index for id in self.model)
 
 
-@pytest.mark.parametrize("matcher", matchers())
+QUICK = {"hitbox", "brute", "rein"}
+NAMES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.exhaustive) for name in matchers()]
+"""`make test` does this with some matchers, and compares all with the oracle in tests/matchers."""
+
+
+@pytest.mark.parametrize("matcher", NAMES)
 def test_any_sequence(matcher: str) -> None:
     machine = type("M", (Machine,), {"matcher": matcher})
     thorough = matcher in ("brute", "hitbox")

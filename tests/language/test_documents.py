@@ -21,8 +21,8 @@ from hitbox.encoding.codecs import Codec
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import OpenSchema, Schema
 from hitbox.errors import LimitExceeded
-from hitbox.language import normal
-from hitbox.language.places import EARTH_RADIUS, Area, around, distance
+from hitbox.language.boxes import normal
+from hitbox.language.conditions.places import EARTH_RADIUS, Area, around, distance
 from hitbox.language.truth import Facts
 from support import golden_files
 from support.document_tables import ARROW, flat, strictly_nested
@@ -348,3 +348,30 @@ def test_products_of_terms_that_do_not_fit_are_not_tried_forever(monkeypatch: py
     index.subscribe(1, " AND ".join(f"(x{n % 40} = {n} OR x{(n + 7) % 40} < {n})" for n in range(60)))
     index.match({f"x{n}": n for n in range(40)} | {"x3": (1, 5)})
     assert 10_000 < len(tried) < 150_000
+
+
+@pytest.mark.parametrize("declared", [True, False])
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("ANY(flags) = (ANY(tags) = 'x')", True),
+        ("(ANY(tags) = 'x') = ANY(flags)", True),
+        ("ANY(flags) = (ANY(tags) LIKE 'y%')", False),
+        ("ALL(flags) <> (ALL(tags) IN NETWORK '::/0')", None),
+        ("ANY(flags) = EXISTS(items WHERE n = 2)", True),
+        ("ANY(flags) = EXISTS(items WHERE ALL(inner.m) = n AND ANY(inner.b) = (ANY(inner.m) = n))", True),
+        ("EXISTS(items WHERE ANY(inner.b) = EXISTS(inner WHERE m = 3 AND b) AND n = 2)", False),
+        ("ANY(flags) = (ANY(flags) = (ANY(tags) = 'z'))", False),
+    ],
+)
+def test_a_list_is_compared_with_a_condition_on_another(text: str, holds: bool | None, declared: bool) -> None:
+    """The elements of the second list are not those of the first."""
+    inner = [{"m": "int", "b": "bool"}]
+    schema = {"flags": "bool[]", "tags": "string[]", "items": [{"n": "int", "inner": inner}]}
+    index = hitbox.Index(schema if declared else None)
+    index.subscribe(1, text)
+    event = {"flags": [True], "tags": ["x"], "items": [{"n": 1}, {"n": 2, "inner": [{"m": 2, "b": True}]}]}
+    assert index.match(event) == ([1] if holds else [])
+    explanation = index.explain(event, 1)
+    assert explanation.truth is holds
+    assert holds or "nearest change" in str(explanation)

@@ -16,11 +16,12 @@ import hitbox
 from hitbox import language
 from hitbox.encoding.documents import ABSENT, Document, document
 from hitbox.encoding.schema import Schema
-from hitbox.language import normal
-from hitbox.language.nearest_place import nearest_place
-from hitbox.language.places import Area, distance
-from hitbox.language.reasons import View
-from hitbox.language.trials import Trials
+from hitbox.language.boxes import normal
+from hitbox.language.conditions.places import Area, distance
+from hitbox.language.explanations.nearest_place import nearest_place
+from hitbox.language.explanations.reasons import View
+from hitbox.language.explanations.trials import Trials
+from hitbox.language.steps import OutOfSteps, Steps
 from support import golden_files
 from support.random_documents import SCHEMA as RANDOM_SCHEMA
 from support.random_documents import Writer, nested, random_image
@@ -249,6 +250,50 @@ def test_what_is_too_expensive_is_not_explained() -> None:
     assert str(some).endswith("nearest change: too expensive: more than 1,500 steps")
 
 
+PAIRS = " AND ".join(f"(a <> {n} OR b = {n})" for n in range(60))
+"""Multiplied out, it has many terms, each with many intervals of keys."""
+IN_SIXTY = {"a": (1, 3), "b": 99}
+
+
+@pytest.mark.parametrize("steps", [1000, 10_000])
+def test_the_terms_of_a_predicate_are_counted(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    """An event with intervals needs the exact normal form, whoever asks."""
+    schema, joined = language.Schema({"a": "int", "b": "int"}), []
+    both = normal._both
+    monkeypatch.setattr(normal, "_both", lambda one, other: joined.append(1) or both(one, other))
+    found = language.explain(language.parse(PAIRS, schema), IN_SIXTY, steps=steps)
+    assert (found.out_of_steps, found.truth) == (steps, None)
+    with pytest.raises(OutOfSteps):
+        language.evaluate(language.parse(PAIRS, schema), IN_SIXTY, None, Steps(steps))
+    assert 0 < len(joined) <= steps
+
+
+def test_the_steps_are_the_same_whoever_asked_before() -> None:
+    tree, taken = language.parse(PAIRS, language.Schema({"a": "int", "b": "int"})), []
+    for _ in range(3):
+        steps = Steps()
+        assert language.evaluate(tree, IN_SIXTY, None, steps) is False
+        taken.append(steps.taken)
+    assert taken[0] == taken[1] == taken[2] > 10_000
+    with pytest.raises(OutOfSteps):
+        language.evaluate(tree, IN_SIXTY, None, Steps(taken[0] - 1))
+    found = language.explain(tree, IN_SIXTY, steps=4 * taken[0])
+    assert (found.out_of_steps, found.truth, len(found.root.children)) == (None, False, 60)
+
+
+def test_nodes_are_multiplied_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the truth of each, not once more for each node around it."""
+    calls = []
+    conjunction = normal._conjunction
+    monkeypatch.setattr(normal, "_conjunction", lambda *given: calls.append(1) or conjunction(*given))
+    text = "a > 0 AND b > 0"
+    for n in range(20):
+        text = f"b > {n} AND (a = {n} OR ({text}))"
+    found = language.explain(language.parse(text, language.Schema({"a": "int", "b": "int"})), {"a": (1, 3), "b": 0})
+    assert found.truth is False
+    assert len(calls) == 2 * 21
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_the_nearest_point_of_a_polygon(seed: int) -> None:
     """Near the equator, degrees are a plane: shapely's nearest point, and the distance to it."""
@@ -287,3 +332,19 @@ def test_a_long_list_takes_little_time() -> None:
     inner = [{"n": list(range(100))} for _ in range(100)]
     found = language.explain(language.parse("EXISTS(items WHERE ALL(n) > 1000)", schema), {"items": inner})
     assert "and 92 more" in str(found)
+
+
+def test_texts_that_are_compared_letter_by_letter_are_counted() -> None:
+    """It takes milliseconds for two texts of 200 letters."""
+    rng = random.Random(1)
+    words = ["".join(rng.choices("ab", k=190)) for _ in range(5)]
+    text = f"EXISTS(items WHERE s IN ({', '.join(repr(word) for word in words)}))"
+    event = {"items": [{"s": "".join(rng.choices("ab", k=190))} for _ in range(2)]}
+    for steps, out in ((5_000_000, None), (20_000, 20_000)):
+        index = hitbox.Index({"items": [{"s": "string"}]}, limits=hitbox.Limits(match_steps=steps))
+        index.subscribe(1, text)
+        assert index.match(event) == []
+        found = index.explain(event, 1)
+        assert isinstance(found, language.Explanation)
+        assert found.out_of_steps == out
+        assert bool(found.changes) == (out is None)

@@ -19,7 +19,7 @@ from hitbox import Index, language
 from hitbox.encoding.arrays import Boxes, Points, Space
 from hitbox.encoding.keys import Keys
 from hitbox.errors import HitboxError, NeverMatches
-from hitbox.language.expressions import quoted
+from hitbox.language.syntax.expressions import quoted
 from hitbox.matchers import make
 from support.predicates import BIG, SCHEMA, random_event, random_predicate
 

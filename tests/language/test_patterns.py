@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from hitbox.language import patterns
-from hitbox.language.patterns import like
+from hitbox.language.conditions import patterns
+from hitbox.language.conditions.letters import lower, upper
+from hitbox.language.conditions.patterns import like
 
 
 def _like_by_definition(pattern: str, text: str) -> bool:
@@ -49,3 +50,13 @@ def test_long_segments_with_wildcards_cost_less_than_the_automaton() -> None:
         return min(times)
 
     assert best(lambda: finder.find(text, 0, len(text), {})) * 2 < best(lambda: finder._automaton(text, 0, len(text)))
+
+
+def test_letters_change_one_by_one() -> None:
+    """Whatever stands beside them, and however long the text is."""
+    everything = "".join(map(chr, (*range(0xD800), *range(0xE000, 0x110000))))
+    assert lower(everything) == "".join(map(lower, everything))
+    assert upper(everything) == "".join(map(upper, everything))
+    assert lower("AΣ. ΑΣ İ\u0307") == "aσ. ασ i\u0307"
+    assert upper("ß\u0345\u1f80ŉa") == "ß\u0399\u1f88ŉA"
+    assert len(lower(everything)) == len(upper(everything)) == len(everything)

@@ -1,4 +1,4 @@
-"""Places: what native code decides is what the definition in language/places.py says, to the last bit."""
+"""Places: what native code decides is what the definition in language/conditions/places.py says, to the last bit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import hitbox
 from hitbox import Index
 from hitbox.errors import SnapshotError
 from hitbox.language import evaluate
-from hitbox.language.places import EARTH_RADIUS, distance
+from hitbox.language.conditions.places import EARTH_RADIUS, distance
 from support.second_evaluator import great_circle
 
 SCHEMA = {"lat": "float", "lon": "float"}

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from hitbox import Schema
 from hitbox.encoding.keys import Keys
-from hitbox.index import bulk_load
+from hitbox.index.load import bulk_load
 from hitbox.index.sharded import index_of
 from hitbox.language import DEFAULT_LIMITS
 from hitbox.spark import box_files

@@ -170,6 +170,54 @@ def test_the_error_of_an_expensive_subscription_leaves_the_task(spark: Any, tmp_
     assert rows[0].error.startswith("subscription 'pairs' is too expensive: 5,000,000 steps did not decide whether")
 
 
+@pytest.mark.parametrize("by_part", [False, True])
+def test_the_steps_of_a_match_can_be_set(spark: Any, tmp_path: Path, by_part: bool) -> None:
+    index = Index({"name": "string"})
+    index.subscribe("search", "name REGEXP '^a+$'")
+    index.subscribe("plain", "name LIKE 'aaa%'")
+    index.save(tmp_path / "snapshot")
+    events = spark.createDataFrame([("e", "a" * 1000)], "event_id string, name string")
+    path = str(tmp_path / "snapshot")
+
+    def found(**options: Any) -> Any:
+        (row,) = hs.match(events, path, by_part=by_part, **options).collect()
+        return row.subscriptions
+
+    assert sorted(found()) == ["plain", "search"]
+    assert sorted(found(match_steps=1000)) == ["plain", "search"]
+    assert found(match_steps=5, on_error="null") == ["plain"]
+    assert found(match_steps=5, on_error="return") is None
+    with pytest.raises(Exception, match="subscription 'search' is too expensive: 5 steps"):
+        found(match_steps=5)
+    for wrong in (0, 1.5, True):
+        with pytest.raises(ValueProblem, match="match_steps is a whole number of at least 1"):
+            found(match_steps=wrong)
+
+
+def test_the_steps_of_a_match_stream_can_be_set(spark: Any, path: str, tmp_path: Path) -> None:
+    index = Index({"qty": "int", "name": "string"})
+    index.subscribe("search", "name REGEXP '^e.*$'")
+    index.save(tmp_path / "searches")
+    events = stream(spark, tmp_path).selectExpr("event_id", "1 AS qty", "repeat(event_id, 500) AS name")
+    checkpoint = str(tmp_path / "checkpoint")
+    query = hs.match_stream(
+        events,
+        str(tmp_path / "searches"),
+        checkpoint=checkpoint,
+        trigger={"availableNow": True},
+        on_error="null",
+        match_steps=5,
+        sink=lambda matches, batch: matches.collect(),
+    )
+    query.awaitTermination(120)
+    stop(query)
+    assert [(d["events"], d["bad_events"], d["matches"]) for d in hs.progress(checkpoint)] == [
+        (1, 1, 0),
+        (2, 2, 0),
+        (2, 2, 0),
+    ]
+
+
 def parts_with_few_steps(path: str, version: int, identity: int, part: int = -1) -> Shards:
     found = Shards.open(path, version, None if part < 0 else [part])
     for one in found.parts:

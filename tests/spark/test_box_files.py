@@ -8,7 +8,8 @@ import pyarrow as pa
 
 from hitbox import Schema, language
 from hitbox.encoding.keys import Keys
-from hitbox.index import bulk_load, sharded
+from hitbox.index import sharded
+from hitbox.index.load import bulk_load
 from hitbox.language import DEFAULT_LIMITS
 from hitbox.spark import box_files
 

@@ -263,6 +263,19 @@ def test_tables_that_tasks_write_and_read_themselves(
             hs.build(str(tmp_path / "nowhere"), str(tmp_path / "s"))
 
 
+def test_a_table_without_files_and_files_that_differ(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(TableError, match=r"no Parquet table at .*/empty: the folder has no files"):
+        parquet_table.ParquetTable.open(str(tmp_path / "empty"))
+    (tmp_path / "mixed").mkdir()
+    for name, ids in (("a", [1, 2]), ("b", ["x", "y"])):
+        pq.write_table(pa.table({"id": ids, "where": ["TRUE"] * 2}), tmp_path / "mixed" / f"{name}.parquet")
+    table = parquet_table.ParquetTable.open(str(tmp_path / "mixed"))
+    assert sum(batch.num_rows for batch in table._batches(table.pieces[0])) == 2
+    with pytest.raises(TableError, match=r"cannot read the file .*/mixed/b\.parquet of the Parquet table: .*'[xy]'"):
+        list(table._batches(table.pieces[1]))
+
+
 def test_a_file_is_read_in_several_tasks_and_a_folder_may_name_a_column(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

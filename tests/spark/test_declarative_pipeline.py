@@ -34,7 +34,7 @@ def rows(folder: Path, table: str) -> list[tuple[Any, ...]]:
     return sorted(tuple(row.values()) for row in pq.read_table(folder / "spark-warehouse" / table).to_pylist())
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # `make test` runs the functions that it calls
 def test_the_example_runs_twice(tmp_path: Path) -> None:
     pytest.importorskip("yaml", reason="pip install 'pyspark[pipelines]'")
     pytest.importorskip("pyspark.pipelines", reason="Spark 4.1 or newer")

@@ -24,13 +24,17 @@ def run(*command: str) -> str:
     return done.stdout
 
 
+ON_CLUSTERS = [pytest.param(where, marks=pytest.mark.exhaustive) for where in ("standalone", "bare", "shipped")]
+"""`make test` runs the same code on Spark Connect."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["connect", "standalone", "bare", "shipped"])
+@pytest.mark.parametrize("where", ["connect", *ON_CLUSTERS])
 def test_the_pipeline_elsewhere(tmp_path: Path, where: str) -> None:
     assert "right" in run(str(SUPPORT / "spark_elsewhere.py"), where, str(tmp_path))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # `make test` interrupts builds, changes and streams at every step, without kills
 @pytest.mark.parametrize(("what", "kills", "rows"), [("stream", 2, 3000), ("build", 2, 500), ("changes", 2, 500)])
 def test_kill_minus_nine(what: str, kills: int, rows: int) -> None:
     facts = json.loads(
@@ -42,7 +46,7 @@ def test_kill_minus_nine(what: str, kills: int, rows: int) -> None:
         assert (facts["lost"], facts["doubled"], facts["wrong"]) == (0, 0, 0)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # `make test` reads from Kafka and writes to it, without kills
 def test_kill_minus_nine_between_kafka_and_kafka() -> None:
     if not kafka_server.available():
         pytest.skip("NO KAFKA: run tools/need kafka")

@@ -299,7 +299,7 @@ hs.exchange(read("events", events), read("subscriptions", subscriptions), f"{fol
 """
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # `make test` stops batches at each step, without kills
 def test_a_driver_that_is_killed_between_the_two_sides(spark: Any, tmp_path: Path) -> None:
     pipeline, model = Pipeline(spark, tmp_path), Model()
     batches = random_batches(random.Random(9), 1)
@@ -348,6 +348,162 @@ def test_rows_that_do_not_fit_are_named_and_nothing_is_stored(spark: Any, tmp_pa
         hs.exchange(twice, subscriptions, path, JOBS, where="asks")
     same = events.unionByName(events)
     assert pairs(hs.exchange(same, subscriptions, path, JOBS, where="asks")) == [("e", 1)]
+
+
+def with_error(frame: Any) -> list[tuple[Any, Any, str]]:
+    """The rows of a result with the column `error`; of an error only its beginning."""
+    assert frame.columns == ["event_id", "subscription", "error"]
+    rows = [(row.event_id, row.subscription, (row.error or "")[:20]) for row in frame.collect()]
+    return sorted(rows, key=str)
+
+
+def with_misfits(spark: Any, turn: int) -> tuple[Any, Any]:
+    """Offers and people of whom some do not fit; the ids of later turns are others."""
+    offers = [
+        (f"a{turn}", 40.0, 50.0, "Rome", None, "publish"),
+        (f"b{turn}", 5.0, 2.0, "Rome", None, "publish"),
+        (f"c{turn}", 40.0, 50.0, "Rome", "size > 3", "publish"),
+        (f"d{turn}", 40.5, 50.0, "Rome", None, "publish"),
+        (f"e{turn}", 40.0, 50.0, "Rome", None, "hire"),
+    ]
+    people = [
+        (10 * turn + 1, "salary >= 45", 30.0),
+        (10 * turn + 2, "salary >", 30.0),
+        (10 * turn + 3, "city = 'Rome'", 30.5),
+    ]
+    events = spark.createDataFrame(
+        offers, "event_id string, salary_low double, salary_high double, city string, asks string, op string"
+    )
+    return events, spark.createDataFrame(people, "id long, where string, age double")
+
+
+SMALL = {"salary": "int", "city": "string", "age": Attribute("int", role="information")}
+
+
+def test_rows_that_do_not_fit_come_back(spark: Any, tmp_path: Path) -> None:
+    path = str(tmp_path / "jobs")
+    for turn in range(2):  # the first call builds, the second changes
+        found = hs.exchange(*with_misfits(spark, turn), path, SMALL, where="asks", on_error="return")
+        offer_, person_ = f"a{turn}", 10 * turn + 1
+        expected = [(offer_, person_, "")] + ([("a0", 11, ""), ("a1", 1, "")] if turn else [])
+        expected += [
+            (f"b{turn}", None, "attribute 'salary': "),
+            (f"c{turn}", None, "unknown attribute 's"),
+            (f"d{turn}", None, "attribute 'salary': "),
+            (f"e{turn}", None, "op 'hire' is neither"),
+            (None, person_ + 1, "expected a v"),
+            (None, person_ + 2, "attribute 'age': 30."),
+        ]
+        assert [(e, s, text[:12]) for e, s, text in with_error(found)] == sorted(
+            [(e, s, text[:12]) for e, s, text in expected], key=str
+        )
+    assert set(Index.open(f"{path}/events")) == {"a0", "a1"}
+    assert set(Index.open(f"{path}/subscriptions")) == {1, 11}
+    wrong = with_misfits(spark, 5)[0].where("asks = 'size > 3'")
+    nothing = hs.exchange(wrong, None, path, where="asks", on_error="return")
+    assert [row[0] for row in with_error(nothing)] == ["c5"]
+    none = hs.exchange(with_misfits(spark, 5)[0].limit(0), None, path, where="asks", on_error="return")
+    assert with_error(none) == []
+
+
+def test_values_that_do_not_fit_are_null(spark: Any, tmp_path: Path) -> None:
+    path, stored = str(tmp_path / "jobs"), set()
+    for turn in range(2):
+        found = hs.exchange(*with_misfits(spark, turn), path, SMALL, where="asks", on_error="null")
+        events = {id: f"{id}{turn}" for id in "abd"}
+        new = {(events["a"], 10 * turn + 1)} | {(event, 10 * turn + 3) for event in events.values()}
+        others = {("a0", 11), ("a1", 1)} | {(f"{id}0", 13) for id in "abd"} | {(f"{id}1", 3) for id in "abd"}
+        assert pairs(found) == sorted(new | (others if turn else set()))
+        stored |= set(events.values())
+    assert set(Index.open(f"{path}/events")) == stored
+    subscriptions = Index.open(f"{path}/subscriptions")
+    assert {id: subscriptions.about(id) for id in subscriptions} == {1: {"age": 30}, 3: {}, 11: {"age": 30}, 13: {}}
+
+
+def test_a_stored_row_that_is_too_expensive(spark: Any, tmp_path: Path) -> None:
+    path = str(tmp_path / "jobs")
+    rows = [(1, "name REGEXP '^a+$'"), (2, "name LIKE 'aaa%'")]
+    people = spark.createDataFrame(rows, "id long, where string")
+    hs.exchange(None, people, path, {"name": "string"})
+    events = spark.createDataFrame([("e", "a" * 1000)], "event_id string, name string")
+    few: dict[str, Any] = {"where": None, "match_steps": 5}
+    assert pairs(hs.exchange(events, None, path, where=None)) == [("e", 1), ("e", 2)]
+    with pytest.raises(Exception, match=r"subscription 1 is too expensive: 5 steps"):
+        hs.exchange(events, None, path, **few).collect()
+    assert pairs(hs.exchange(events, None, path, **few, on_error="null")) == [("e", 2)]
+    assert with_error(hs.exchange(events, None, path, **few, on_error="return")) == [
+        ("e", None, "subscription 1 is to")
+    ]
+
+
+def test_a_stream_leaves_out_what_does_not_fit_and_counts(spark: Any, tmp_path: Path) -> None:
+    """A row that ended the stream on every restart does so no more with another `on_error`."""
+    schema = "event_id string, salary double, city string, op string"
+    events = source(spark, tmp_path / "events", schema)
+    people = source(spark, tmp_path / "people", "id long, where string, age double")
+    path, out, checkpoint = str(tmp_path / "jobs"), str(tmp_path / "out"), str(tmp_path / "checkpoint")
+    for number, (offers, seekers) in enumerate(
+        [
+            ([("a", 40.0, "Rome"), ("b", 5.5, "Rome")], [(1, "salary > 3", 30.0), (2, "salary >", 3.0)]),
+            ([("c", 7.0, "Rome"), ("d", 1.5, "Oslo")], [(3, "city REGEXP '^R.*e$'", 2.5)]),
+        ]
+    ):
+        arrive(spark.createDataFrame([(*one, "publish") for one in offers], schema), tmp_path / "events", number)
+        arrive(spark.createDataFrame(seekers, "id long, where string, age double"), tmp_path / "people", number)
+
+    def run(**options: Any) -> None:
+        query = hs.exchange(
+            events, people, path, SMALL, out, checkpoint, where=None, trigger={"availableNow": True}, **options
+        )
+        query.awaitTermination(120)  # type: ignore[union-attr]
+
+    for _ in range(2):
+        with pytest.raises(Exception, match=r"event 'b': attribute 'salary': 5\.5"):
+            run()
+    assert not snapshot_files.names(f"{path}/events")
+    run(on_error="return")
+    found = [with_error(spark.read.parquet(f"{out}/batch_id={batch}")) for batch in range(2)]
+    assert [(e, s, text[:12]) for e, s, text in found[0]] == [
+        ("a", 1, ""),
+        ("b", None, "attribute 's"),
+        (None, 2, "expected a v"),
+    ]
+    assert [(e, s, text[:12]) for e, s, text in found[1]] == [
+        ("c", 1, ""),
+        ("d", None, "attribute 's"),
+        (None, 3, "attribute 'a"),
+    ]
+    noted = hs.progress(checkpoint)
+    names = "events", "subscriptions", "bad_events", "bad_subscriptions"
+    assert [tuple(one[name] for name in names) for one in noted] == [(2, 2, 1, 1), (2, 1, 1, 1)]
+
+
+def test_a_stream_counts_what_is_too_expensive(spark: Any, tmp_path: Path) -> None:
+    hs.exchange(
+        None,
+        spark.createDataFrame([(1, "city REGEXP '^R.*e$'")], "id long, where string"),
+        str(tmp_path / "jobs"),
+        {"city": "string"},
+    )
+    schema = "event_id string, city string"
+    events = source(spark, tmp_path / "events", schema)
+    arrive(spark.createDataFrame([("a", "Ro" * 500 + "me"), ("b", "Ro" * 600 + "me")], schema), tmp_path / "events", 0)
+    found: list[Any] = []
+    query = hs.exchange(
+        events,
+        None,
+        str(tmp_path / "jobs"),
+        checkpoint=str(tmp_path / "checkpoint"),
+        where=None,
+        match_steps=5,
+        on_error="null",
+        trigger={"availableNow": True},
+        sink=lambda frame, number: found.extend(frame.collect()),
+    )
+    query.awaitTermination(120)  # type: ignore[union-attr]
+    assert found == []
+    (noted,) = hs.progress(str(tmp_path / "checkpoint"))
+    assert (noted["events"], noted["bad_events"], noted["bad_subscriptions"]) == (2, 2, 0)
 
 
 def test_ids_of_another_type_leave_both_sides_as_they_are(spark: Any, tmp_path: Path) -> None:
@@ -411,6 +567,15 @@ def test_what_is_wrong_is_said_before_anything_starts(spark: Any, tmp_path: Path
             lambda: hs.exchange(source(spark, tmp_path / "s", EVENTS), subscriptions, path, JOBS, where="asks"),
             TableError,
             "one side is a stream and the other a table",
+        ),
+        (lambda: hs.exchange(None, subscriptions, path, JOBS, on_error="skip"), ValueProblem, "'null' or 'return'"),
+        (lambda: hs.exchange(None, subscriptions, path, JOBS, match_steps=0), ValueProblem, "match_steps is a whole"),
+        (
+            lambda: hs.exchange(
+                events.withColumnRenamed("event_id", "error"), None, path, JOBS, event_id="error", on_error="return"
+            ),
+            TableError,
+            "a column 'error', which is the name of a result",
         ),
         (
             lambda: hs.exchange(source(spark, tmp_path / "s", EVENTS), None, path, JOBS, "out", where="asks"),

@@ -16,12 +16,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyspark.sql import types as T
 
 from hitbox import Attribute, Index, workloads
 from hitbox import spark as hs
 from hitbox.errors import HitboxError, SnapshotError, TableError, ValueProblem
 from hitbox.index import sharded
 from hitbox.spark import match_task, part_match, snapshot_files, writer_lease
+from hitbox.spark.columns import empty_table
 from hitbox.spark.demo import join, range_join
 from hitbox.spark.generate import Tables
 from hitbox.storage import snapshot
@@ -415,3 +417,11 @@ def test_kept_columns_may_have_any_other_name(spark: Any, tmp_path: Path) -> Non
     for form in ("arrays", "counts"):
         rows = hs.match(events, str(tmp_path), "a", form=form, keep=names, by_part=True).collect()
         assert {row.a: {row[name] for name in names} for row in rows} == {n: {-n} for n in range(4)}
+
+
+def test_types_that_arrow_does_not_have() -> None:
+    """An empty list of SQL, `array()`, holds values of no type, none of which may be null: Arrow refuses that."""
+    inside = T.StructType([T.StructField("x", T.NullType(), False)])
+    kinds = [T.ArrayType(T.NullType(), False), T.ArrayType(T.ArrayType(T.NullType(), False)), inside]
+    table = empty_table([T.StructField(f"c{number}", kind, False) for number, kind in enumerate(kinds)])
+    assert table.schema.types == [pa.list_(pa.null()), pa.binary(), pa.binary()]

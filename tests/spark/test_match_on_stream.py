@@ -7,22 +7,27 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import Row
 
 from hitbox import Index
 from hitbox import spark as hs
 from hitbox.errors import SnapshotError, TableError
-from hitbox.spark import batch_version, snapshot_files
+from hitbox.spark import batch_version, match_task, snapshot_files
+from hitbox.spark.stream_task import StreamTask
 from hitbox.storage import snapshot
 from support.object_store import ObjectStore
 
 PER_BATCH = 10
+ENOUGH = "these were enough batches"
 
 
 class Growing:
@@ -50,22 +55,25 @@ def events(spark: Any) -> Any:
 
 
 def run(matches: Any, checkpoint: Path, batches: int, then: Callable[[int], Any] = id) -> dict[int, list[Any]]:
-    """The rows of the next batches, by batch; `then` is called after each with its number."""
+    """The rows of the next batches, by batch; `then` is called after each with its number.
+
+    The batch after them fails before it reads anything. So all of them are committed, and the next query begins there.
+    """
     found: dict[int, list[Any]] = {}
 
     def collect(frame: Any, batch: int) -> None:
-        if len(found) < batches:
-            found[batch] = frame.collect()
-            then(batch)
+        if len(found) == batches:
+            raise ValueError(ENOUGH)
+        found[batch] = frame.collect()
+        then(batch)
 
     query = matches.writeStream.foreachBatch(collect).option("checkpointLocation", str(checkpoint)).start()
-    until = time.time() + 120
-    while query.isActive and len(found) < batches and time.time() < until:
-        time.sleep(0.02)
-    problem = query.exception()
+    try:
+        query.awaitTermination(120)
+    except StreamingQueryException as problem:
+        if ENOUGH not in str(problem):
+            raise
     query.stop()
-    if problem is not None:
-        raise problem
     return found
 
 
@@ -383,6 +391,51 @@ def test_a_batch_that_failed_before_the_ids_changed_names_its_version(
     assert {tuple(row.subscriptions) for row in found[0]} == {(0,)}
     found = run(hs.match(events(spark), growing.path, "value"), tmp_path / "checkpoint", 1)
     assert {tuple(row.subscriptions) for row in found[1]} == {("x",)}
+
+
+def test_a_batch_that_began_before_an_attribute_changed_names_its_version(tmp_path: Path) -> None:
+    """What its tasks say: its version reads columns that are absent by now, or of another type."""
+    path = str(tmp_path / "snapshot")
+    for schema in ({"value": "int"}, {"value": "string"}, {"amount": "int"}):
+        index = Index(schema)
+        index.subscribe("all", "TRUE")
+        index.save(path, keep=3)
+    begun = batch_version.described(path, 1)
+
+    def job(version: int, column: str) -> match_task.Job:
+        found = batch_version.described(path, version)
+        job = match_task.Job(path, version, snapshot_files.identity(found.facts), (column,), ())
+        return replace(job, **StreamTask(job, "string", (column,), (), True, False)._fitted(begun))
+
+    with pytest.raises(
+        TableError, match=r"no column 'value'.*; this batch began with it: start the query with version=1"
+    ):
+        job(3, "amount")
+    texts = pa.table({"value": ["x"]})
+    with pytest.raises(
+        TableError, match=r"takes whole numbers.*; this batch began with version 1 .* with version=1 until"
+    ):
+        list(job(2, "value").matched(iter(texts.to_batches()), match_task.Counted()))
+    with pytest.raises(TableError) as plain:
+        list(job(1, "value").matched(iter(texts.to_batches()), match_task.Counted()))
+    assert "began" not in str(plain.value)
+    with pytest.raises(TableError) as plain:  # of an event
+        list(job(2, "value").matched(iter(pa.table({"value": [1.5]}).to_batches()), match_task.Counted()))
+    assert "began" not in str(plain.value)
+
+
+def test_the_events_of_a_query_fit_an_older_version(spark: Any, growing: Growing) -> None:
+    stream = events(spark).selectExpr("value", "string(value) AS text")
+    batch_version.choose(growing.path, "query", 0)
+    index = Index({"value": "int", "more": "int"})
+    index.save(growing.path)
+    with pytest.raises(
+        TableError, match=r"no column 'more'.*; if the query has to finish .* start it with version=1 until"
+    ):
+        hs.match(stream, growing.path, "value")
+    hs.match(stream, growing.path, "value", version=1)
+    with pytest.raises(TableError, match=r"treats an absent column as null\)$"):
+        hs.match(stream, growing.path, "value", version=2)
 
 
 def test_ids_of_another_type_ask_for_a_restart(spark: Any, growing: Growing, tmp_path: Path) -> None:

@@ -237,7 +237,7 @@ def test_a_session_says_which_settings_it_ignores(spark: Any) -> None:
 
 def test_without_pyspark_python_the_error_names_it_first(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_check, "_asked", set())
-    monkeypatch.setattr("hitbox.__version__", "9.9")
+    monkeypatch.setattr("hitbox.version.__version__", "9.9")
     with pytest.raises(HitboxError, match=r"cannot run hitbox 9\.9 \(they have .*\): install the same version"):
         worker_check.require_hitbox(spark)
     monkeypatch.delenv("PYSPARK_PYTHON")

@@ -157,7 +157,7 @@ def test_settings_of_spark() -> None:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # `make test` writes to S3 from this process
 def test_one_address_for_snapshot_and_checkpoint() -> None:
     pytest.importorskip("moto.server")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}

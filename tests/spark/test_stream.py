@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from hitbox import Index
@@ -175,6 +177,46 @@ def test_what_a_sink_raises_ends_the_query_and_the_batch_comes_again(
     assert [d["events"] for d in done] == [45, 45]
     rows = [row for batch in range(2) for row in spark.read.parquet(f"{target}/{batch}").collect()]
     assert sorted(row.event_id for row in rows) == list(range(90))
+
+
+def test_a_batch_that_failed_before_an_attribute_changed_its_type(spark: Any, tmp_path: Path) -> None:
+    """It is checked against the version that it began with, and only then the next one against the current version."""
+    path, checkpoint = str(tmp_path / "snapshot"), str(tmp_path / "checkpoint")
+    seen: dict[int, set[Any]] = {}
+
+    def publish(kind: str, condition: str) -> None:
+        index = Index({"value": kind})
+        index.subscribe(kind, condition)
+        index.save(path)
+
+    def broken(matches: Any, batch_id: int) -> None:
+        raise RuntimeError("the sink is broken")
+
+    def working(matches: Any, batch_id: int) -> None:
+        seen[batch_id] = {(row.snapshot_version, *row.subscriptions) for row in matches.collect()}
+
+    def run(value: str, sink: Any = working) -> Any:
+        stream = files.load(str(tmp_path / "events")).selectExpr("event_id", f"{value} AS value")
+        query = hs.match_stream(stream, path, checkpoint=checkpoint, sink=sink)
+        until = time.time() + 240
+        while query.isActive and len(seen) < 2 and time.time() < until:
+            time.sleep(0.1)
+        query.stop()
+        return query.exception()
+
+    (tmp_path / "events").mkdir()
+    for number in range(2):
+        pq.write_table(pa.table({"event_id": [number], "a0": [0.5]}), tmp_path / "events" / f"{number}.parquet")
+    files = spark.readStream.format("parquet").schema("event_id long, a0 double").option("maxFilesPerTrigger", 1)
+    publish("float", "value >= 0")
+    assert "the sink is broken" in str(run("a0", broken))
+    publish("string", "value LIKE '%'")
+    with pytest.raises(TableError, match=r"batch 0 began with version 1 of the snapshot and is repeated with it"):
+        run("string(a0)")
+    assert "a string attribute takes texts" in str(run("a0"))  # of batch 1
+    assert seen == {0: {(1, "float")}}
+    assert run("string(a0)") is None
+    assert seen == {0: {(1, "float")}, 1: {(2, "string")}}
 
 
 def test_places_are_written_in_many_ways(

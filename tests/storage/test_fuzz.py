@@ -10,7 +10,7 @@ import pytest
 from support.fuzz_snapshot import fuzz
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # `make test` forges each array once, in test_damage.py
 def test_forged_snapshots_do_no_harm() -> None:
     counts: Counter[str] = Counter()
     for attempt in range(10):  # one is enough, unless the machine is busy

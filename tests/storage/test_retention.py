@@ -165,6 +165,37 @@ def test_a_clock_that_is_slow_once(tmp_path: Path, clock: Clock) -> None:
     assert snapshot.vacuum(tmp_path).versions == [2, 3]
 
 
+def found_at(path: Path, hours: float) -> list[Any]:
+    """What the version finds that was current at this time."""
+    return Index.open(path, as_of=NOON + timedelta(hours=hours)).match({"a": 1})
+
+
+@pytest.mark.parametrize("wrong", [-24, 24])
+@pytest.mark.parametrize("at", [2, 3, 4])
+def test_a_wrong_time_is_not_believed(tmp_path: Path, clock: Clock, wrong: int, at: int) -> None:
+    """One version of four is published by a clock that is wrong. All others are found where they should be, now and
+    when the time of a fast clock has come."""
+    for number in range(1, 5):
+        clock.hours = number + (wrong if number == at else 0)
+        index(number).save(tmp_path, keep=9)
+    for clock.hours in (5, 20) if wrong > 0 and at == 4 else (5, 20, 100):
+        for number in {1, 2, 3, 4} - {at, at - 1}:
+            assert found_at(tmp_path, number + 0.5) == [number]
+        assert found_at(tmp_path, at - 0.5) == [at], "it counts from the time of the version before it"
+        assert now(tmp_path, clock) == [4]
+
+
+def test_a_first_version_from_a_fast_clock(tmp_path: Path, clock: Clock) -> None:
+    for clock.hours, number in ((25, 1), (26, 2)):
+        index(number).save(tmp_path)
+        clock.hours = number
+        assert now(tmp_path, clock) == [number]
+        with pytest.raises(SnapshotError, match="cannot say which version"):
+            found_at(tmp_path, number - 0.5)
+    clock.hours = 30
+    assert [found_at(tmp_path, hours) for hours in (25.5, 27)] == [[1], [2]]
+
+
 def now(path: Path, clock: Clock) -> list[Any]:
     """What the version finds that is current now."""
     return Index.open(path, as_of=clock.now() - timedelta(milliseconds=1)).match({"a": 1})

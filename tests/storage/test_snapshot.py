@@ -16,7 +16,8 @@ import pytest
 
 from hitbox import Attribute, Index, Schema, matchers
 from hitbox.errors import SnapshotError
-from hitbox.storage import snapshot
+from hitbox.index.sharded import Shards
+from hitbox.storage import array_files, snapshot
 
 SCHEMA = Schema({"price": "float", "city": "string", "age": Attribute("int", role="information")})
 EVENT = {"price": 12.5, "city": "Paris"}
@@ -202,6 +203,37 @@ def test_a_copy_in_memory_does_not_need_its_files(tmp_path: Path, matcher: str) 
     assert sorted(Index.open(tmp_path / "again").match(EVENT)) == sorted(found.match(EVENT))
     with pytest.raises(SnapshotError, match="0 bytes instead of"):
         Index.open(tmp_path, mapped=False)
+
+
+def test_a_copy_of_parts_in_memory_does_not_need_its_files(tmp_path: Path) -> None:
+    made = make()
+    made.save(tmp_path)
+    table = pa.table({"price": [12.5, 1.0], "city": ["Paris", None]})
+    want = made.match_batch(table)
+    for version, only in ((None, None), (None, iter([0])), (1, [0])):
+        found = Shards.open(tmp_path, version, only, mapped=False)
+        for file in files_of(tmp_path):
+            file.rename(file.with_suffix(".whole"))
+            file.touch()
+        matches, _ = found.match_batch(table)
+        assert [sorted(matches[event]) for event in range(2)] == [sorted(want[event]) for event in range(2)]
+        with pytest.raises(SnapshotError, match="0 bytes instead of"):
+            Shards.open(tmp_path, version, mapped=False)
+        for file in files_of(tmp_path):
+            file.with_suffix(".whole").rename(file)
+
+
+@pytest.mark.parametrize("version", [None, 1])
+def test_parts_are_verified_only_if_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int | None
+) -> None:
+    make().save(tmp_path)
+    verified = []
+    read = array_files.read
+    monkeypatch.setattr(array_files, "read", lambda *given: verified.append(given[2]) or read(*given))
+    for verify in (True, False):
+        Shards.open(tmp_path, version, verify=verify)
+    assert verified == [True, False]
 
 
 def test_a_file_that_becomes_shorter_while_it_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,9 +33,9 @@ import pyarrow as pa
 
 from hitbox import HitboxError, Index, Schema, workloads
 from hitbox.broker.broker import Broker
-from hitbox.broker.published_event import PublishedEvent
+from hitbox.broker.events.published_event import PublishedEvent
 from hitbox.broker.settings import Settings
-from hitbox.broker.subscriptions import Subscription
+from hitbox.broker.subscribers.subscriptions import Subscription
 from hitbox.storage import snapshot
 from hitbox.workloads import tables
 

@@ -27,8 +27,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hitbox.broker.client import Client, Delivery
-from hitbox.broker.errors import BrokerError
+from hitbox.client import Client, Delivery
+from hitbox.protocol.errors import BrokerError
 
 SCHEMA = "n:int,a:int,b:int"
 SUBSCRIBERS = 6
@@ -88,7 +88,7 @@ class Torture:
         command = ["serve", "--data", str(self.folder), "--schema", SCHEMA, "--port", str(self.port)]
         self.counts["starts"] += 1
         self.process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "hitbox.broker.cli", *command, stdout=asyncio.subprocess.PIPE
+            sys.executable, "-m", "hitbox", *command, stdout=asyncio.subprocess.PIPE
         )
         assert self.process.stdout is not None
         line = await asyncio.wait_for(self.process.stdout.readline(), 60)

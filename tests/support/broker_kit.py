@@ -15,13 +15,13 @@ from hitbox import Schema
 from hitbox.broker.access.principals import EVERYTHING, Token, TokenSettings, hash_of
 from hitbox.broker.broker import Broker
 from hitbox.broker.delivery.mailbox import Mailbox
-from hitbox.broker.errors import StoreFull
+from hitbox.broker.events.published_event import PublishedEvent
 from hitbox.broker.http.app import serve
 from hitbox.broker.http.auth import AccessControl
 from hitbox.broker.http.tls import Tls
-from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.settings import Options, Settings
-from hitbox.broker.subscriptions import Subscription
+from hitbox.broker.subscribers.subscriptions import Subscription
+from hitbox.protocol.errors import StoreFull
 
 SCHEMA = Schema({"price": "float", "qty": "int", "city": "string"})
 

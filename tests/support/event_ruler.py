@@ -36,7 +36,8 @@ def _fields(value: Any, path: str, elements: Elements, lists: Iterator[int]) -> 
     elif isinstance(value, list):
         number = next(lists)
         for at, one in enumerate(value):
-            yield from _fields(one, path, elements | {number: at} if isinstance(one, dict) else elements, lists)
+            inside = elements | {number: at} if isinstance(one, (dict, list)) else elements
+            yield from _fields(one, path, inside, lists)
     else:
         yield Field(path, value, elements)
 

@@ -73,7 +73,8 @@ from hitbox.encoding.keys import Keys  # noqa: E402
 from hitbox.encoding.schema import Attribute  # noqa: E402
 from hitbox.engine import _kernels  # noqa: E402
 from hitbox.errors import SnapshotError  # noqa: E402
-from hitbox.index import bulk_load, sharded  # noqa: E402
+from hitbox.index import sharded  # noqa: E402
+from hitbox.index.load import bulk_load  # noqa: E402
 from hitbox.language import DEFAULT_LIMITS  # noqa: E402
 from hitbox.storage import array_files, snapshot  # noqa: E402
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 
 from hitbox.encoding.schema import Schema
-from hitbox.language.expressions import literal, quoted
+from hitbox.language.syntax.expressions import literal, quoted
 
 SCHEMA = Schema(
     {

@@ -30,7 +30,7 @@ from hitbox import Index
 from hitbox import spark as hs
 from hitbox.engine import _kernels
 from hitbox.errors import HitboxError
-from hitbox.experiments.machine import own_processes
+from research.machine import own_processes
 
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a JVM that lives a minute."""

@@ -252,7 +252,7 @@ class Maker {
     return count <= most;
   }
 
-  // Writes the program of the parts, then widens their sets to one interval each, as `_widened` in language/normal.py.
+  // Writes the program of the parts, then widens their sets to one interval each, as `_widened` in language/boxes/normal.py.
   void cover(size_t most, i64 row, Made& made) {
     write_program(row, made);
     std::vector<u32> order;

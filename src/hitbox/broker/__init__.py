@@ -1,4 +1,4 @@
-"""The live broker, and the client for it."""
+"""The live broker."""
 
 from hitbox.errors import require_extra
 

@@ -12,21 +12,26 @@ from typing import Any
 
 import msgspec
 
+from hitbox.broker.access.principals import LOCAL
 from hitbox.broker.access.rights import Caller
 from hitbox.broker.broker import Broker
-from hitbox.broker.changes import parted
-from hitbox.broker.clock import clock
-from hitbox.broker.errors import BadRequest, Conflict, Unknown
-from hitbox.broker.published_event import PublishedEvent, expires_at
+from hitbox.broker.clock import clock, time
+from hitbox.broker.events.changes import parted
+from hitbox.broker.events.published_event import PublishedEvent, expires_at
 from hitbox.broker.settings import check_schema
 from hitbox.broker.store.checked_table import Row
-from hitbox.broker.subscriptions import Subscriber, stored_values
+from hitbox.broker.subscribers.subscriptions import Subscriber
 from hitbox.encoding.schema import Schema
 from hitbox.encoding.values import with_named_ends
 from hitbox.errors import HitboxError, UnknownSubscription
 from hitbox.index.index import Index
+from hitbox.protocol.errors import BadRequest, Conflict, Overloaded, Unknown
 
 CHUNK = 500
+REPLAY_SECONDS = 0.5
+"""That a replay takes of its thread at once."""
+MOST_REPLAYS = 10
+"""Of one principal at a time."""
 ROWS = 50
 """Rows with the bodies of events that are read at once."""
 ANSWER_BYTES = 4 * 2**20
@@ -258,22 +263,32 @@ async def replay(broker: Broker, name: str, first: int) -> int:
         raise BadRequest("an ephemeral subscriber is live only; replay is for durable ones")
     if first < broker.store.events.first():
         raise Unknown(f"events before {broker.store.events.first()} are gone (retention)")
+    broker.replaying[subscriber.owner] += 1
+    try:
+        if broker.replaying[subscriber.owner] > MOST_REPLAYS:
+            raise Overloaded(f"{MOST_REPLAYS} replays of one principal are under way, and more wait for these", 10)
+        return await _replay(broker, subscriber, first)
+    finally:
+        broker.replaying[subscriber.owner] -= 1
+
+
+async def _replay(broker: Broker, subscriber: Subscriber, first: int) -> int:
+    payer = subscriber.owner or LOCAL
     last, total = broker.store.events.next() - 1, 0
     own, revision = None, subscriber.revision
     while first <= last:
         if own is None or subscriber.revision != revision or own.schema != broker.registry.schema:
             own, revision = await _own_index(broker, subscriber)
         query = "SELECT seq, time, body FROM events WHERE seq BETWEEN ? AND ? ORDER BY seq LIMIT ?"
-        rows = await asyncio.to_thread(broker.store.read, query, (first, last, CHUNK))
+        rows = await broker.replays.run(payer, broker.store.read, query, (first, last, CHUNK))
         if not rows:
             break
-        found = await asyncio.to_thread(_wanted, broker, subscriber, own, rows)
-        first = rows[-1][0] + 1
+        found, first = await broker.replays.run(payer, _wanted, broker, subscriber, own, rows)
         async with broker.change_barrier.exclusive():  # by then all deliveries to this subscriber are recorded
             stored = broker.writer.submit(partial(broker.store.add_replayed, subscriber.number, found))
         count: int = await stored
         if subscriber.number not in broker.mailboxes:
-            raise Unknown(f"subscriber {name!r} was removed meanwhile")
+            raise Unknown(f"subscriber {subscriber.name!r} was removed meanwhile")
         broker.mailboxes[subscriber.number].rows_added(count)
         if count:
             broker.expiry.expect(0)
@@ -286,21 +301,29 @@ async def _own_index(broker: Broker, subscriber: Subscriber) -> tuple[Index, int
     async with broker.change_barrier.exclusive():
         await broker.wait_for_stored_changes()
         revision = subscriber.revision
-    return await asyncio.to_thread(broker.registry.own_index, subscriber), revision
+    payer = subscriber.owner or LOCAL
+    return await broker.replays.run(payer, broker.registry.own_index, subscriber), revision
 
 
-def _wanted(broker: Broker, subscriber: Subscriber, own: Index, rows: Sequence[Row]) -> list[tuple[int, int, str]]:
+def _wanted(
+    broker: Broker, subscriber: Subscriber, own: Index, rows: Sequence[Row]
+) -> tuple[list[tuple[int, int, str]], int]:
     """(level, seq, ids) of those of the events (seq, time, body) that match the subscriber's current subscriptions and
-    have not expired."""
-    now = clock.now()
-    alive = [(seq, body) for seq, when, body in rows if not 0 < expires_at(when, body) <= now]
-    return [found for seq, body in alive if (found := _wants(broker, subscriber, own, seq, body))]
+    have not expired; and the number to go on with: after REPLAY_SECONDS others have their turn."""
+    now, ends = clock.now(), time.monotonic() + REPLAY_SECONDS
+    found: list[tuple[int, int, str]] = []
+    for seq, when, body in rows:
+        if not 0 < expires_at(when, body) <= now and (one := _wants(broker, subscriber, own, seq, body)):
+            found.append(one)
+        if time.monotonic() >= ends:
+            return found, seq + 1
+    return found, rows[-1][0] + 1
 
 
 def _wants(broker: Broker, subscriber: Subscriber, own: Index, seq: int, body: bytes) -> tuple[int, int, str] | None:
     item = msgspec.json.decode(body, type=PublishedEvent)
     registry, names, highest = broker.registry, list[str](), 0
-    event = stored_values(item.event, registry.schema)
+    event = item.event
     try:
         if subscriber.owner in broker.directory.hidden_from(event):
             return None

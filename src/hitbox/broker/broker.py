@@ -17,7 +17,7 @@ import contextlib
 import itertools
 import logging
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,38 +25,48 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from hitbox import __version__
 from hitbox.broker.access.directory import Directory
 from hitbox.broker.access.rights import PUBLISH, Caller
 from hitbox.broker.access.usage import Charge, store_charges
 from hitbox.broker.clock import clock, time
-from hitbox.broker.cloudevents import check_context
 from hitbox.broker.delivery.backlog import Backlog
 from hitbox.broker.delivery.change_barrier import ChangeBarrier
 from hitbox.broker.delivery.delayed import DelayedEvents
 from hitbox.broker.delivery.delivery import DeliveryTracker
-from hitbox.broker.delivery.dispatcher import BATCH, AcceptedEvent, Dispatcher
+from hitbox.broker.delivery.dispatcher import BATCH, AcceptedEvent, Dispatcher, Row
 from hitbox.broker.delivery.expiry import ExpirySearch
 from hitbox.broker.delivery.mailbox import Connection, Mailbox
 from hitbox.broker.delivery.target_address import check_literal
 from hitbox.broker.delivery.webhooks import Webhooks
-from hitbox.broker.errors import BadRequest, Conflict, Forbidden, Overloaded, StoreFailed, StoreFull, TooLarge, Unknown
-from hitbox.broker.json_text import LARGE, check_size
-from hitbox.broker.message_ids import Key, MessageIds, key_of
-from hitbox.broker.published_event import PublishedEvent, expires_at
+from hitbox.broker.events.cloudevents import check_context
+from hitbox.broker.events.json_text import LARGE, check_size
+from hitbox.broker.events.message_ids import Key, MessageIds, key_of
+from hitbox.broker.events.published_event import PublishedEvent, expires_at
+from hitbox.broker.fair_threads import FairThreads
 from hitbox.broker.settings import Options, Settings, check_name, check_options, check_schema, check_settings
 from hitbox.broker.stats import Statistics
 from hitbox.broker.store.disk import Disk
 from hitbox.broker.store.group_commit import Writer
 from hitbox.broker.store.store import NEVER, Store, Trimmed
-from hitbox.broker.subscriber_record import USE_SECONDS, record_of, with_use
-from hitbox.broker.subscription_changes import SubscriptionChanges
-from hitbox.broker.subscriptions import Subscriber, Subscription, SubscriptionRegistry, stored_values
+from hitbox.broker.subscribers.subscriber_record import USE_SECONDS, record_of, with_use
+from hitbox.broker.subscribers.subscription_changes import SubscriptionChanges
+from hitbox.broker.subscribers.subscriptions import Subscriber, Subscription, SubscriptionRegistry
+from hitbox.broker.subscribers.webhook import Webhook, WebhookSettings, check_url
 from hitbox.broker.turns import in_turns
-from hitbox.broker.webhook import Webhook, WebhookSettings, check_url
 from hitbox.encoding.fitting import fitted, misfit
 from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError, counted
+from hitbox.protocol.errors import (
+    BadRequest,
+    Conflict,
+    Forbidden,
+    Overloaded,
+    StoreFailed,
+    StoreFull,
+    TooLarge,
+    Unknown,
+)
+from hitbox.version import __version__
 
 if TYPE_CHECKING:
     from hitbox.broker.telemetry import Telemetry  # an extra
@@ -140,6 +150,8 @@ class Broker:
         self._changes: set[asyncio.Task[Any]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._saving = asyncio.Lock()
+        self.replays = FairThreads("hitbox-replay", 2)
+        self.replaying: Counter[str] = Counter()  # how many replays of each principal are under way
         self._failed_events: list[int] = []  # that could not be matched; the store knows them
         self.started = self.closing = False
         self.failed: BaseException | None = None
@@ -196,10 +208,17 @@ class Broker:
         """Match events that an earlier run could not match completely. The store knows which of their deliveries are
         pending already, so the mailboxes hear of the others from it."""
         dispatcher = Dispatcher(self.registry, {}, self.settings.way)
-        rows, _ = await dispatcher.run([self._accepted_before(*row) for row in self.store.failed_events()])
-        self._failed_events = [*dispatcher.failed]
-        self._subscription_changes.note_failures(dispatcher.expensive)
-        recorded = self.writer.submit(lambda: self.store.record_failed(rows, dispatcher.failed), mandatory=True)
+        batch = [self._accepted_before(*row) for row in self.store.failed_events()]
+        rows: list[Row] = []
+        failed: list[int] = []
+        while batch:
+            more, matched = await dispatcher.run(batch)
+            rows += more
+            failed += dispatcher.failed
+            self._subscription_changes.note_failures(dispatcher.expensive)
+            batch = batch[len(matched) :]
+        self._failed_events = failed
+        recorded = self.writer.submit(lambda: self.store.record_failed(rows, failed), mandatory=True)
         recorded.add_done_callback(self._added)
         self._track_record(recorded, len(rows))
 
@@ -234,8 +253,7 @@ class Broker:
     def _accepted_before(self, seq: int, when: int, body: bytes) -> AcceptedEvent:
         """An event that an earlier run stored."""
         item = msgspec.json.decode(body, type=PublishedEvent)
-        values = stored_values(item.event, self.registry.schema)
-        return AcceptedEvent(seq, values, item.where, body, when, 0, again=True, expires=expires_at(when, body))
+        return AcceptedEvent(seq, item.event, item.where, body, when, 0, again=True, expires=expires_at(when, body))
 
     async def stop(self) -> None:
         """Accept nothing more, finish what was accepted, save the index and close."""
@@ -260,6 +278,7 @@ class Broker:
             await self._keep_mark()
         await self.writer.close()
         self.registry.end_thread()
+        self.replays.end()
         self.store.close()
         clock.stop()
 
@@ -384,7 +403,7 @@ class Broker:
             raise
 
     def accept_now(self, items: Sequence[PublishedEvent], caller: Caller) -> asyncio.Future[int]:
-        """The same for a few events (`are_few`) that are not LARGE, at once."""
+        """Accept a few events (`are_few`) that are not LARGE, without a turn of the event loop."""
         try:
             return self._accept_checked(items, self._permitted(items, caller), caller)
         except HitboxError:
@@ -408,7 +427,7 @@ class Broker:
     def _accept_once(
         self, items: Sequence[PublishedEvent], bodies: list[bytes], keys: Sequence[Key | None], caller: Caller
     ) -> asyncio.Future[int]:
-        """The same for events with ids. Those that are stored, or about to be, are not stored again."""
+        """Accept events with ids. Those that are stored, or about to be, are not stored again."""
         contents = [item.content(body) for item, body in zip(items, bodies, strict=True)]
         found = self.message_ids.sort(items, keys, contents)
         stored = None
@@ -542,8 +561,7 @@ class Broker:
         for seq, (principal, body) in enumerate(events, first):
             item = msgspec.json.decode(body, type=PublishedEvent)
             self.message_ids.move(item, principal, seq)
-            values = stored_values(item.event, self.registry.schema)
-            self._queue(AcceptedEvent(seq, values, item.where, body, now, started, False, committed), item)
+            self._queue(AcceptedEvent(seq, item.event, item.where, body, now, started, False, committed), item)
         self.statistics.counts["published"] += len(events)
         self._work.set()
 
@@ -585,35 +603,44 @@ class Broker:
                 await asyncio.sleep(0)  # others get a turn
 
     async def _match(self, batch: list[AcceptedEvent]) -> None:
-        try:
-            started = time.perf_counter_ns()
-            rows, matched = await self.dispatcher.run(batch)
-            if self.telemetry is not None:
-                bodies, ended = [a.body for a in batch], time.perf_counter_ns()
-                about = {
-                    "first": batch[0].seq,
-                    "events": len(batch),
-                    "matches": sum(one.total() for one in matched.values()),
-                }
-                self.telemetry.add("hitbox.match", started, ended, bodies, **about)
-            self.statistics.match_time.observe(self.dispatcher.match_seconds / len(batch), len(batch))
-            self.statistics.counts["errors"] += len(self.dispatcher.failed)
-            failed = self.dispatcher.failed
-            self._failed_events += failed
-            self._subscription_changes.note_failures(self.dispatcher.expensive)
-            await self._wait_for_store()
-            self._track_record(self.tracker.record(rows, batch[-1].seq, failed), len(rows))
-            for a in batch:
-                if a.expires:
-                    self.expiry.expect(a.expires)  # not earlier: a search that came before the record would miss it
-                self.statistics.counts["matched" if matched[a.seq].total() else "unmatched"] += 1
-            self.statistics.add_events(
-                {"seq": a.seq, "matches": matched[a.seq], "event": a.event, "where": a.where, "body": a.body}
-                for a in batch
-            )
-        finally:
-            self.change_barrier.leave(len(batch))
-            self.release_waiting(len(batch), sum(len(a.body) for a in batch))
+        """Match a batch, as many of its events at once as the dispatcher takes."""
+        while batch:
+            count = 0
+            try:
+                count = await self._match_first(batch)
+            finally:
+                done, batch = (batch[:count], batch[count:]) if count else (batch, [])
+                self.change_barrier.leave(len(done))
+                self.release_waiting(len(done), sum(len(a.body) for a in done))
+
+    async def _match_first(self, batch: list[AcceptedEvent]) -> int:
+        """Match and record the first events of a batch; returns how many."""
+        started = time.perf_counter_ns()
+        rows, matched = await self.dispatcher.run(batch)
+        batch = batch[: len(matched)]
+        if self.telemetry is not None:
+            bodies, ended = [a.body for a in batch], time.perf_counter_ns()
+            about = {
+                "first": batch[0].seq,
+                "events": len(batch),
+                "matches": sum(one.total() for one in matched.values()),
+            }
+            self.telemetry.add("hitbox.match", started, ended, bodies, **about)
+        self.statistics.match_time.observe(self.dispatcher.match_seconds / len(batch), len(batch))
+        self.statistics.counts["errors"] += len(self.dispatcher.failed)
+        failed = self.dispatcher.failed
+        self._failed_events += failed
+        self._subscription_changes.note_failures(self.dispatcher.expensive)
+        await self._wait_for_store()
+        self._track_record(self.tracker.record(rows, batch[-1].seq, failed), len(rows))
+        for a in batch:
+            if a.expires:
+                self.expiry.expect(a.expires)  # not earlier: a search that came before the record would miss it
+            self.statistics.counts["matched" if matched[a.seq].total() else "unmatched"] += 1
+        self.statistics.add_events(
+            {"seq": a.seq, "matches": matched[a.seq], "event": a.event, "where": a.where, "body": a.body} for a in batch
+        )
+        return len(batch)
 
     async def _wait_for_store(self) -> None:
         """Wait while too many deliveries in memory are not stored yet. While the disk is full more are allowed: a
@@ -881,9 +908,11 @@ class Broker:
         check_name(name, "subscriber")
         for one in put:
             check_name(one.name, "subscription")
-        puts = list({one.name: one for one in put}.values())
+        puts = {one.name: one for one in put}
         removes = list(dict.fromkeys(remove))
-        return await self._subscription_changes.ask(name, puts, removes, strict, owner)
+        if both := [one for one in removes if one in puts]:
+            raise BadRequest(f"a change adds and removes the subscription {both[0]!r:.100}: leave out one of the two")
+        return await self._subscription_changes.ask(name, list(puts.values()), removes, strict, owner)
 
     async def resume_subscription(self, subscriber: str, name: str) -> None:
         """Match a subscription again that was suspended because it was too expensive."""
@@ -1110,6 +1139,7 @@ def _replace(mailbox: Mailbox, connections: Iterable[Connection]) -> None:
 
 OF_MATCHES = frozenset({
     "matched", "unmatched", "delivered", "acked", "dropped", "dead", "hidden", "expired", "pending", "dead_letters",
+    "oldest_pending_seconds", "kept",
     "suspended", "too_expensive", "p50", "p99", "delivered_per_second", "acked_per_second",
 })  # fmt: skip
 """Figures that tell whether events match: only for those who may know of all subscribers."""

@@ -12,7 +12,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from hitbox.broker.broker import COUNTERS, OF_MATCHES, Broker
-from hitbox.broker.subscriptions import Subscriber
+from hitbox.broker.subscribers.subscriptions import Subscriber
 
 GAUGES = {
     "subscriptions": "Subscriptions in the index",

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from hitbox.broker.errors import BadRequest
 from hitbox.encoding.schema import Schema
+from hitbox.protocol.errors import BadRequest
 
 Way = Literal["serial", "alternate", "concurrent"]
 Policy = Literal["spool", "drop_oldest", "disconnect"]
@@ -53,7 +53,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ge=1,
             le=MOST,
         ),
-    ] = 100_000
+    ] = 20_000
     principal_steps: Annotated[
         int,
         _about(
@@ -62,7 +62,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ge=1,
             le=MOST,
         ),
-    ] = 500_000
+    ] = 50_000
     suspend_after: Annotated[
         int,
         _about("failures within an hour after which a subscription is suspended; 0: it never is", ge=0, le=MOST),
@@ -91,7 +91,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 60.0
     max_lookups: Annotated[
         int,
-        _about("requests to check, try, explain or list that wait; two run at a time; beyond: 429", ge=1, le=MOST),
+        _about(
+            "requests of a principal to check, try, explain or list that wait; one of them runs at a time, two of all; "
+            "beyond: 429",
+            ge=1,
+            le=MOST,
+        ),
     ] = 20
     max_webhook_requests: Annotated[
         int, _about("requests to webhooks at a time, half of them of one principal; beyond: they wait", ge=1, le=10_000)
@@ -103,7 +108,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         float, _about("events per second and principal; 0: no limit; beyond: 429", ge=0, le=MOST)
     ] = 0.0
     keep_seconds: Annotated[float, _about("how long events are kept", ge=0, le=MOST)] = 7 * 86_400.0
-    keep_bytes: Annotated[int, _about("size of the store above which old events are removed", ge=0, le=MOST)] = 2**30
+    keep_bytes: Annotated[
+        int, _about("what all stored events may take; beyond: the oldest are removed", ge=0, le=MOST)
+    ] = 2**30
     max_store_bytes: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=MOST)] | None,
         _about("size of the store; beyond: 507; retention keeps it under three quarters if possible"),

@@ -25,7 +25,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 
 from hitbox.broker.clock import time
-from hitbox.broker.errors import BadRequest
+from hitbox.protocol.errors import BadRequest
 
 LINKS = 128
 """Traces that one span is linked to, at most."""

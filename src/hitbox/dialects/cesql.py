@@ -20,8 +20,8 @@ from hitbox.dialects.conditions import FALSE, TRUE, Condition, as_schema, both, 
 from hitbox.dialects.scanner import Scanner
 from hitbox.encoding.schema import Schema
 from hitbox.errors import DialectError, nearest
-from hitbox.language.expressions import divide, literal, remainder
-from hitbox.language.letters import lower, upper
+from hitbox.language.conditions.letters import lower, upper
+from hitbox.language.syntax.expressions import divide, literal, remainder
 
 KEYWORDS = frozenset(["AND", "OR", "XOR", "NOT", "LIKE", "EXISTS", "IN", "TRUE", "FALSE"])
 REQUIRED = frozenset(["id", "source", "specversion", "type"])

@@ -15,7 +15,7 @@ from typing import Any
 from hitbox.encoding.schema import Schema
 from hitbox.errors import DialectError
 from hitbox.language import DEFAULT_LIMITS
-from hitbox.language.expressions import fold, quoted
+from hitbox.language.syntax.expressions import fold, quoted
 
 MAX_TEXT = DEFAULT_LIMITS.text
 MAX_DEPTH = DEFAULT_LIMITS.depth
@@ -72,7 +72,7 @@ def _sized(op: str, parts: tuple[Condition, ...]) -> Condition:
 
 
 def limited(condition: Condition) -> Condition:
-    """The same; an error if it is much too large, so that no more is made of it."""
+    """The condition; an error if it is much too large, so that no more is made of it."""
     if condition.size > 2 * MAX_TEXT:
         raise _too_long()
     return condition

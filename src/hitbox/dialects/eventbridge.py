@@ -39,7 +39,7 @@ from hitbox.dialects.same_object import AllOf, AnyOf, Part, SameObject, exists
 from hitbox.encoding.schema import Schema
 from hitbox.encoding.values import brief, forbidden, forbidden_name
 from hitbox.errors import DialectError, nearest
-from hitbox.language.expressions import literal
+from hitbox.language.syntax.expressions import literal
 
 OR = "$or"
 OPERATORS = (

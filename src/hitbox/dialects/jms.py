@@ -24,8 +24,8 @@ from hitbox.dialects.conditions import FALSE, TRUE, Condition, as_schema, both, 
 from hitbox.dialects.scanner import Scanner
 from hitbox.encoding.schema import Schema
 from hitbox.errors import DialectError, nearest
-from hitbox.language.expressions import literal
-from hitbox.language.patterns import Pattern
+from hitbox.language.conditions.patterns import Pattern
+from hitbox.language.syntax.expressions import literal
 
 KEYWORDS = frozenset(["AND", "OR", "NOT", "BETWEEN", "IN", "LIKE", "ESCAPE", "IS", "NULL", "TRUE", "FALSE"])
 HEADERS = ("JMSDeliveryMode", "JMSPriority", "JMSMessageID", "JMSTimestamp", "JMSCorrelationID", "JMSType")

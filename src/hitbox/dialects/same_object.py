@@ -45,7 +45,7 @@ class Field(Protocol):
     def may_be_absent(self) -> bool: ...
 
     def needed(self) -> Field:
-        """The same, but it may not be absent."""
+        """This field, which may not be absent now."""
 
     def fits(self, level: int) -> Condition: ...
 

@@ -531,7 +531,7 @@ def _check_elements(attribute: Attribute, kind: pa.DataType) -> None:
 
 
 def _check_object(fields: Schema, kind: pa.DataType, above: str) -> None:
-    """The same of an object in a list; what is no field of it is not read."""
+    """Raise an error if the type of the objects in a list does not fit; what is no field of them is not read."""
     if not pa.types.is_struct(kind):
         if pa.types.is_null(kind) or pa.types.is_map(kind):
             return

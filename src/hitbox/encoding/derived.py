@@ -3,20 +3,20 @@
     schema    0 name    1 price    2 cost            derived    3 LOWER(name)    4 price - cost
 
 `name ILIKE 'ab%'` is a range of LOWER(name), so a box can say it. The language decides which functions there are
-(language/derived.py); here their values become keys, once per event, and only of those that some box constrains. A
-function of NULL is missing. A function of an interval may have any value: it is [MISSING, HIGHEST], which meets every
-box.
+(language/boxes/derived.py); here their values become keys, once per event, and only of those that some box constrains.
+A function of NULL is missing. A function of an interval may have any value: it is [MISSING, HIGHEST], which meets every
+box, unless something else that it needs is NULL, such as the old image in `price - OLD.price`.
 
 In an open schema nothing is declared, and every attribute is derived: NUMBER(price) is what the field price holds if it
 is a number (open_values.py).
 
 Some have no key in a point, because they are lists or texts: `details` gives them, for the candidates that points
-leave in doubt (language/second_look.py).
+leave in doubt (language/programs/second_look.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ import numpy as np
 from hitbox.encoding import events
 from hitbox.encoding.arrays import HIGHEST, I64, MISSING, Points
 from hitbox.encoding.codecs import NOT_UTF8, Codec
-from hitbox.encoding.documents import ABSENT, Document, Event, lookup
+from hitbox.encoding.documents import ABSENT, SOMETHING, Document, Event, lookup
 from hitbox.encoding.keys import Derived, Keys
 from hitbox.errors import TableError, ValueProblem
 
@@ -143,17 +143,30 @@ def _key(one: Derived, codec: Codec, values: Document) -> tuple[int, int]:
 
 
 def _of_interval(one: Derived, codec: Codec, values: Document) -> tuple[int, int]:
-    needed = {name: values.get(name) for name in one.attributes}
-    if None in needed.values():
-        return MISSING, MISSING
-    if any(type(value) is tuple and value[0] != value[1] for value in needed.values()):
+    value = one.value(without_intervals(values, one.attributes))
+    if value is SOMETHING:
         return ANY_VALUE
-    points = {name: value[0] if type(value) is tuple else value for name, value in needed.items()}
-    return _key(one, codec, Document(points, values.old))
+    key = MISSING if value is None else codec.place(value)
+    return key, key
+
+
+def without_intervals(values: Mapping[str, Any], names: Iterable[str]) -> Document:
+    """These values of an event, with SOMETHING in place of each interval."""
+    points = {}
+    for name in names:
+        value = lookup(values, name)
+        if value is not ABSENT:
+            points[name] = value if type(value) is not tuple else value[0] if _is_point(value) else SOMETHING
+    return Document(points, values.old if isinstance(values, Document) else None)
+
+
+def _is_point(interval: tuple[Any, Any]) -> bool:
+    low, high = interval
+    return low is not None and bool(low == high)  # an open end is None
 
 
 def _remembered(one: Derived, codec: Codec, values: Document, memo: dict[Any, tuple[int, int]]) -> tuple[int, int]:
-    """The same, computed once per value of an only attribute."""
+    """The keys of one derived attribute, computed once per value if it depends on one attribute only."""
     if len(one.attributes) != 1 or values.old is not None:
         return _ends(one, codec, values)
     value = values.get(next(iter(one.attributes)), ABSENT)

@@ -17,14 +17,16 @@ from typing import Any
 import numpy as np
 
 from hitbox.encoding.inputs import as_mapping
+from hitbox.encoding.open_values import LISTS, elements
 from hitbox.encoding.schema import Attribute, Schema
 from hitbox.encoding.values import NORMAL, brief, is_missing
 from hitbox.errors import UnknownAttribute, ValueProblem, closest
 
 ABSENT: Any = object()
 """What `lookup` returns if a document has no such field."""
+SOMETHING: Any = object()
+"""Stands for a value in an interval: it is not null, and nobody knows which one it is."""
 Event = Mapping[str, Any]
-LISTS = (list, set, frozenset, np.ndarray)
 MOST_COMPARED, MOST_LETTERS = 10_000, 200
 """Pairs of names, and letters of one, that are looked at to find a misspelt attribute of an event."""
 
@@ -196,8 +198,9 @@ def open_document(event: Event) -> Document:
 
 
 def open_elements(origin: Any, steps: Sequence[str], visited: Callable[[int], None] | None = None) -> list[Any] | None:
-    """The values that a path leads to, through objects and lists: one value is a list of itself. None of no value.
-    `visited` is told of the elements that it goes through on its way."""
+    """The values that a path leads to, through objects and lists: one value is a list of itself, and what is in a list
+    inside a list is an element of the outer one. None of no value. The list may be that of the event, so nobody changes
+    it. `visited` is told of the elements that it goes through on its way."""
     found, is_list = _walk(origin, ".".join(steps).split("."), visited)
     return None if not is_list and is_missing(found[0]) else found
 
@@ -207,13 +210,15 @@ def _walk(origin: Any, steps: Sequence[str], visited: Callable[[int], None] | No
     if isinstance(origin, Mapping):
         whole = lookup(origin, ".".join(steps))
         if whole is not ABSENT:
-            return (list(whole), True) if isinstance(whole, LISTS) else ([whole], False)
+            return (elements(whole, visited), True) if isinstance(whole, LISTS) else ([whole], False)
         for end in range(len(steps) - 1, 0, -1):
             inner = lookup(origin, ".".join(steps[:end]))
             if isinstance(inner, LISTS):
                 if visited is not None:
                     visited(2 * len(inner))
-                return [value for one in inner for value in _walk(one, steps[end:], visited)[0]], True
+                return [
+                    value for one in elements(inner, visited) for value in _walk(one, steps[end:], visited)[0]
+                ], True
     return [None], False
 
 

@@ -55,7 +55,7 @@ class Derived(Protocol):
 
     @property
     def value(self) -> Callable[[Document], Any]:
-        """Its plain value for an event without intervals; None for NULL."""
+        """Its plain value for an event; None for NULL, and SOMETHING if it depends on one (documents.py)."""
 
     @property
     def is_attribute(self) -> bool:
@@ -121,7 +121,7 @@ class Keys:
         return self._numbers.get(derived.text)
 
     def with_derived(self, places: Mapping[int, Derived]) -> Keys:
-        """The same keys, and those of more derived attributes, by their numbers: new ones, or ones that nobody uses."""
+        """These keys, and those of more derived attributes, by their numbers: new ones, or ones that nobody uses."""
         other = copy(self)
         other.codecs, derived = list(self.codecs), list(self.derived)
         for number, one in sorted(places.items()):

@@ -12,7 +12,7 @@ A value of another type is None, which is NULL. Intervals are for declared attri
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import date
 from decimal import Decimal
 from typing import Any
@@ -20,9 +20,12 @@ from typing import Any
 import numpy as np
 
 from hitbox.encoding import values
+from hitbox.encoding.inputs import MAX_DEPTH
 from hitbox.errors import ValueProblem
 
 LISTS = (list, set, frozenset, np.ndarray)
+SEEN_TOGETHER = 32
+"""Elements whose types are looked at in the time that one of them takes otherwise."""
 
 
 def number(value: object) -> int | float | None:
@@ -85,7 +88,7 @@ def whatever(value: object) -> Any:
     if kind is bool or value is None:
         return value
     if isinstance(value, LISTS):
-        return list(value)
+        return elements(value)
     if isinstance(value, Mapping):
         return value
     for convert in (number, truth, string, timestamp):
@@ -93,6 +96,20 @@ def whatever(value: object) -> Any:
         if found is not None:
             return found
     return None
+
+
+def elements(several: Collection[Any], visited: Callable[[int], None] | None = None) -> list[Any]:
+    """The elements of a list, and of the lists in it. A list without lists is returned as it is: conditions inside
+    EXISTS ask for the same one again and again. `visited` is told what this costs, in elements."""
+    found, cost = (several, len(several) // SEEN_TOGETHER) if type(several) is list else (list(several), len(several))
+    for _ in range(MAX_DEPTH):
+        if visited is not None and cost:
+            visited(cost)
+        if not any(issubclass(kind, LISTS) for kind in set(map(type, found))):
+            break
+        found = [value for one in found for value in (one if isinstance(one, LISTS) else (one,))]
+        cost = len(found)
+    return found
 
 
 def comparable(one: Any, two: Any) -> bool:

@@ -234,7 +234,7 @@ class Schema(Mapping[str, Attribute]):
         return [name for name, a in self.items() if a.role == role]
 
     def swapped(self) -> Schema:
-        """The same attributes as the other side sees them: criteria become information, and information criteria."""
+        """The schema as the other side sees it: criteria become information, and information criteria."""
         other = dict(zip(ROLES, reversed(ROLES), strict=True))
         swapped = {name: replace(attribute, role=other[attribute.role]) for name, attribute in self.items()}
         return Schema(swapped, self.extra)

@@ -231,7 +231,7 @@ class Engine(Matcher):
         return commit
 
     def _change_tail(self, delete: I64, numbers: I64, boxes: Boxes) -> Callable[[], None]:
-        """The same where at most one box goes and those that come fit into the tail."""
+        """Prepare a change in which at most one box goes, and those that come fit into the tail."""
         gone, location = NOWHERE, NOWHERE
         if len(delete):
             gone = int(delete[0])
@@ -612,7 +612,7 @@ class Engine(Matcher):
             )
 
     def merge_segments(self, segments: list[Segment], alive: list[NDArray[np.uint64]]) -> list[Built]:
-        """The same of the boxes of some segments whose bits are set."""
+        """The segments that the boxes of some segments become; `alive` has a bit for each box that stays."""
         with _too_much():
             return _kernels.merge([segment.kernel for segment in segments], alive, *self._build_options())
 

@@ -78,7 +78,7 @@ class Merge(Background):
         return found
 
     def catch_up(self, where: U32) -> None:
-        """The same for what has changed meanwhile; `where` is how it is now."""
+        """Locate what has changed since `locate`; `where` says where boxes are now."""
         if len(self.where) < len(where):
             grown = np.full(len(where), NOWHERE, np.uint32)
             grown[: len(self.where)] = self.where

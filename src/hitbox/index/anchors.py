@@ -3,9 +3,10 @@
     name LIKE '%abc%' AND price > 3        anchor: the fragment 'abc' of name       box: price in [4, ...]
 
 The anchor of a cover is a member of a set that an event brings: the elements of a list, or the fragments that a text
-contains (language/anchors.py). Native segments hold the covers, sorted by anchor (src/engine/sets). An event's texts go
-once through the automaton of all fragments, its elements through a hash table; the covers that this finds are compared
-with the event by their boxes. Numbers of covers are numbers of boxes, so the catalog need not know which is which.
+contains (language/boxes/anchors.py). Native segments hold the covers, sorted by anchor (src/engine/sets). An event's
+texts go once through the automaton of all fragments, its elements through a hash table; the covers that this finds
+are compared with the event by their boxes. Numbers of covers are numbers of boxes, so the catalog need not know which
+is which.
 
 Segments are merged so that their sizes at least double from the last to the first: a subscription is written again
 once or twice whenever their number doubles, and an event meets a handful of automata. A change makes its new segment
@@ -33,7 +34,7 @@ from hitbox.encoding.schema import Attribute, Schema
 from hitbox.encoding.values import ends_of
 from hitbox.engine import Anchored, _kernels
 from hitbox.errors import DamagedArray
-from hitbox.language.anchors import ELEMENT, OpenPath, Path, kind_and_path, open_path, set_texts
+from hitbox.language.boxes.anchors import ELEMENT, OpenPath, Path, kind_and_path, open_path, set_texts
 
 NONE = np.uint32(2**32 - 1)
 NO_NUMBERS: I64 = np.zeros(0, np.int64)
@@ -172,7 +173,7 @@ class Anchors:
             yield sets, [_values(of, path, one) for one in given]
 
     def _open_values(self, chunk: Any, keys: Keys) -> Iterator[tuple[list[SetName], list[Any]]]:
-        """The same where nothing is declared."""
+        """The sets and what each event brings of them, where nothing is declared."""
         if isinstance(chunk, pa.Table):
             documents = events.open_rows(keys, chunk, frozenset(path[0] for path in self._paths))
         else:

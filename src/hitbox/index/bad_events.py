@@ -129,7 +129,7 @@ def in_order(parts: Sequence[Found], numbers: I64, count: int, ids: pa.DataType,
 
 
 def left_out(found: Found, events: Sequence[int]) -> Found:
-    """The same without the matches of some events."""
+    """What was found, without the matches of some events."""
     if not events:
         return found
     matches, priority = found

@@ -35,7 +35,7 @@ from hitbox.encoding.string_dictionary import Relabel
 from hitbox.encoding.values import brief, check_text
 from hitbox.engine import _kernels
 from hitbox.errors import MatcherError, ValueProblem
-from hitbox.index.columns import Ids, Numbers, Values
+from hitbox.index.load.columns import Ids, Numbers, Values
 from hitbox.index.program_columns import ProgramColumns
 from hitbox.language import NO_PROGRAMS, Program, Programs
 
@@ -219,15 +219,6 @@ class Catalog:
     def living_ids(self) -> pa.Array:
         return self.ids.take(self.living_slots())
 
-    def doubtful_slots(self) -> I64:
-        """The living slots that have a box which is not exact."""
-        owners: I64 = np.unique(self._owner.array[~self._exact.array & (self._owner.array >= 0)])
-        return owners
-
-    def programming(self, programs: Programs) -> Callable[[], None]:
-        """Prepare programs of slots that have none."""
-        return self._programs.adding(0, programs)
-
     def programs_of(self, slots: I64) -> Programs:
         """The programs of some slots, by their row in `slots`."""
         return self._programs.by_row(slots)
@@ -303,7 +294,7 @@ class Catalog:
         return Change(freed, numbers, commit)
 
     def change_one(self, gone: int | None, come: Row | None = None) -> Change:
-        """The same for one subscription at most on either side, without the arrays that many need."""
+        """Prepare a change of one subscription at most on either side, without the arrays that many need."""
         self._check_room(1)
         start = len(self._alive)
         given: dict[int, list[int]] = {}

@@ -55,7 +55,7 @@ class DerivedUse:
         return dict(zip([*free, *new], wanted, strict=False))
 
     def grown(self, derived: int) -> DerivedUse:
-        """The same for more derived attributes."""
+        """These counts, with room for more derived attributes."""
         return DerivedUse(self._first, np.append(self.counts, np.zeros(derived - len(self.counts), np.int64)))
 
 

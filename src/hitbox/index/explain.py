@@ -17,9 +17,9 @@ from hitbox.encoding.codecs import F64
 from hitbox.encoding.keys import Keys
 from hitbox.index.catalog import Catalog, Id
 from hitbox.language import Explanation, Predicate, Reason, explain
-from hitbox.language.explanation import in_words, lines_of, reason_dict, too_expensive
-from hitbox.language.expressions import literal, quoted
-from hitbox.language.reasons import short
+from hitbox.language.explanations.explanation import in_words, lines_of, reason_dict, too_expensive
+from hitbox.language.explanations.reasons import short
+from hitbox.language.syntax.expressions import literal, quoted
 
 PIECE_SLOTS = 16_384
 

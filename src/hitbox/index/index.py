@@ -40,14 +40,15 @@ from hitbox.encoding.values import brief, forbidden
 from hitbox.engine import Anchored, Engine
 from hitbox.engine.event_encoder import EventEncoder
 from hitbox.errors import HitboxError, NeverMatches, TableError, TooExpensive, UnknownSubscription, ValueProblem
-from hitbox.index import bulk_load, state
+from hitbox.index import state
 from hitbox.index.bad_events import Found, Sorter, Where, in_order, left_out
 from hitbox.index.catalog import ID_TYPES, NO_ROWS, Id, Row, Rows, kind_of, new_id
 from hitbox.index.explain import BothSides, Explained, NearMisses, describe_box, explain_without_values
+from hitbox.index.load import bulk_load
+from hitbox.index.load.predicate_cache import PredicateCache
+from hitbox.index.load.predicate_text import PredicateTexts
 from hitbox.index.match_budget import MatchBudget, Report
 from hitbox.index.matches import Matches, Transition
-from hitbox.index.predicate_cache import PredicateCache
-from hitbox.index.predicate_text import PredicateTexts
 from hitbox.index.read_write_lock import ReadWriteLock
 from hitbox.index.resolver import Filters, Resolver
 from hitbox.index.state import IndexState
@@ -133,7 +134,7 @@ class Index:
         self._encoder = EventEncoder(contents.keys, contents.use.used)
         self._many_words: dict[int, int] = {}
         self._texts = PredicateTexts(self.schema, limits)
-        self._parsed = PredicateCache(self.parse)
+        self._parsed = PredicateCache(self._parse_stored)
         self._recent, self._calls = RecentFields(), -1
         self._changes = 0
         self._lock = ReadWriteLock()
@@ -317,7 +318,7 @@ class Index:
         on_expensive: Report | None = None,
         budget: MatchBudget | None = None,
     ) -> pa.Array:
-        """The same as an Arrow array, int64 or large_string: several times faster where there are many."""
+        """The ids that match as an Arrow array, int64 or large_string: several times faster where there are many."""
         return self._match_one(event, where, limit, False, self._given(on_expensive, budget))
 
     def _given(self, report: Report | None, budget: MatchBudget | None) -> MatchBudget | None:
@@ -478,10 +479,13 @@ class Index:
         *,
         on_error: str = "raise",
         budget: MatchBudget | None = None,
+        match_steps: int | None = None,
     ) -> Found:
-        """The matches of many events, and the priority of each match. A budget is for on_error="raise"."""
+        """The matches of many events, and the priority of each match. A budget is for on_error="raise"; `match_steps`
+        stand in for those of the limits."""
         if on_error != "raise":
-            return self._match_sorted(events_, where, threads, on_error)
+            return self._match_sorted(events_, where, threads, on_error, match_steps)
+        budget = budget or MatchBudget(match_steps or self.limits.match_steps)
         offsets, ids, priority = [np.zeros(1, np.int64)], [], []
 
         def of(slots: I32, ends: I64) -> tuple[pa.Array, NDArray[np.uint8]]:
@@ -494,7 +498,9 @@ class Index:
         whole = ids[0] if len(ids) == 1 else pa.concat_arrays(ids)
         return Matches(np.concatenate(offsets), whole), np.concatenate(priority)
 
-    def _match_sorted(self, events_: Any, where: Where, threads: int, on_error: str) -> Found:
+    def _match_sorted(
+        self, events_: Any, where: Where, threads: int, on_error: str, match_steps: int | None = None
+    ) -> Found:
         """The matches of those that fit, in slices; on_error is "null" or "return"."""
         if isinstance(where, str):
             self._asked(where)  # of no event in particular
@@ -511,7 +517,7 @@ class Index:
                 parts, bad = sort(some, asked, start)
             errors |= bad
             for part in parts:
-                budget = MatchBudget(self.limits.match_steps, partial(_note, errors, part.numbers))
+                budget = MatchBudget(match_steps or self.limits.match_steps, partial(_note, errors, part.numbers))
                 found.append(self.match_with_priorities(part.events, part.where, threads, budget=budget))
                 numbers.append(part.numbers)
         kind = ID_TYPES[self._catalog.kind]
@@ -697,6 +703,10 @@ class Index:
     def parse(self, where: str) -> Predicate:
         """Check a predicate without subscribing."""
         return language.parse(where, self.schema, role="criteria", limits=self.limits)
+
+    def _parse_stored(self, where: str) -> Predicate:
+        """The tree of a subscription, which was within the limits of the index that it was made in."""
+        return language.parse(where, self.schema, role="criteria", limits=self.limits.for_stored())
 
     def _where(self, slot: int) -> str:
         text: str | None = self._catalog.where[slot]

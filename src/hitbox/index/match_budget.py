@@ -6,7 +6,7 @@ the answer would be incomplete without a word; a caller that takes reports gets 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +21,10 @@ WHERE_SHARE = 100
 """One subscription uses up at most this part of it, whatever it says about itself."""
 
 Report = Callable[[TooExpensive], None]
+
+
+class UsedUp(Exception):
+    """A call needs more than the budget's `in_all`. What it has told the budget so far is of no use."""
 
 
 class Allowance(NamedTuple):
@@ -57,6 +61,17 @@ class MatchBudget:
     """If all looks at an event take at most so many steps, in native code alone, nothing is asked and nothing told: it
     is quicker. 0: never."""
 
+    in_all: int | None = None
+    """The most steps of all looks that are made with this budget. Beyond, UsedUp is raised, before it is twice as many.
+    For a caller that must not wait long: it makes the call again elsewhere, with another budget."""
+
+    spent = 0
+    """The steps of all looks so far, also of those that are not told. Counted with an `in_all`, or with `counts`; looks
+    that are made twice count twice."""
+
+    excluded: Collection[Id] = frozenset()
+    """No look is made at these subscriptions: where keys leave one open, it does not match."""
+
     def __init__(self, steps: int, report: Report | None = None):
         self.steps, self.report = steps, report
         self.over: set[tuple[Id | None, int | None]] = set()
@@ -83,6 +98,16 @@ class MatchBudget:
         if self.report is None:
             raise problem
         self.report(problem)
+
+    def spend(self, steps: int) -> None:
+        """The index calls this for all looks."""
+        self.spent += steps
+        if self.in_all is not None and self.spent >= self.in_all:
+            raise UsedUp
+
+    def left_in_all(self, most: int) -> int:
+        """`most` steps, or less if there are less."""
+        return most if self.in_all is None else min(most, self.in_all - self.spent)
 
     def run_out(self, id: Id | None, event: int | None, steps: int) -> None:
         """The index calls this, perhaps several times for one look."""

@@ -25,9 +25,9 @@ from hitbox.encoding.arrays import I64
 from hitbox.encoding.string_dictionary import Relabel
 from hitbox.engine import _kernels
 from hitbox.errors import DamagedArray
-from hitbox.index.columns import Numbers
+from hitbox.index.load.columns import Numbers
 from hitbox.language import NO_PROGRAMS, Program, Programs
-from hitbox.language.programs import tested_attributes
+from hitbox.language.programs.programs import tested_attributes
 
 MANY_WASTED = 2**17
 """Words of dead programs up to which squeezing them out is not worth it."""
@@ -82,7 +82,7 @@ class ProgramColumns:
 
     @property
     def native(self) -> _kernels.Programs | None:
-        """The same for native code: good until the next commit."""
+        """The programs for native code: good until the next commit."""
         if not self:
             return None
         return _kernels.Programs(self._place.array, self._words.array, self._code.array, self._shapes.array)
@@ -170,7 +170,7 @@ class ProgramColumns:
         return ProgramColumns(place, words, np.concatenate(parts), np.cumsum([0, *map(len, parts)], dtype=np.int64))
 
     def relabelled(self, relabels: Mapping[int, Relabel], slots: I64) -> ProgramColumns:
-        """The same with new labels of strings in the programs of some slots."""
+        """These programs, with new labels of strings in those of some slots."""
         native = self.native
         if native is None:
             return self

@@ -2,8 +2,8 @@
 
 A hit on an exact box is a match. A hit on a box that is only a superset is a match if the whole predicate is true of
 the event. Native code runs the subscription's program to find out (Owners.settle). What that leaves open gets a second
-look, with the event's lists and texts and the time (language/second_look.py). What is still open, such as a REGEXP, is
-evaluated here. An event with a `where` of its own is one point for each of its boxes; where those are
+look, with the event's lists and texts and the time (language/programs/second_look.py). What is still open, such as a
+REGEXP, is evaluated here. An event with a `where` of its own is one point for each of its boxes; where those are
 supersets too, the event's predicate is checked on what the subscription says about itself.
 
 What a subscription takes on an event beyond the first, native run of its program is bounded by a budget of steps
@@ -32,14 +32,15 @@ from hitbox.index.anchors import Anchors
 from hitbox.index.catalog import Catalog
 from hitbox.index.match_budget import WHERE_SHARE, WHERE_STEPS, Allowance, MatchBudget, shared, unshared
 from hitbox.language import Compiled, Limits, Predicate
-from hitbox.language.durations import MICROSECOND
-from hitbox.language.programs import FALSE, OUT_OF_STEPS, TRUE, UNKNOWN
+from hitbox.language.conditions.durations import MICROSECOND
+from hitbox.language.programs.programs import FALSE, OUT_OF_STEPS, TRUE, UNKNOWN
 from hitbox.language.steps import OutOfSteps, Steps
 from hitbox.matchers import Matcher
 
 MAX_THREADS = 1024
 
 Filters = Sequence[Predicate | None] | None
+Look = Callable[[I32, Allowance], tuple[U8, I64]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,34 +202,59 @@ class Resolver:
         self, low: I64, values: Document, slots: I32, asked: Predicate | None, event: int | None
     ) -> NDArray[np.bool_]:
         """Whether the predicates of some slots are true of an event, and what the event asks is true of them."""
-        if asked is None and self.budget.together and not self.budget.over:
-            each = np.full(len(slots), self.budget.steps, np.int64)
-            account = shared(len(slots), self.budget.together)
-            truths, _ = self._second_look(low, values, slots, Allowance(each, *account))
+        if not self.budget.excluded:
+            return self._looked_at(low, values, slots, asked, event)
+        holds = np.array([id not in self.budget.excluded for id in self.catalog.id_list(slots)], bool)
+        if holds.any():
+            holds[holds] = self._looked_at(low, values, slots[holds], asked, event)
+        return holds
+
+    def _looked_at(
+        self, low: I64, values: Document, slots: I32, asked: Predicate | None, event: int | None
+    ) -> NDArray[np.bool_]:
+        budget, look = self.budget, self._second_look(low, values)
+        quick = asked is None and budget.together > 0 and not budget.over
+        if quick or budget.in_all is not None:
+            truths, few = self._look_together(look, slots)
             holds: NDArray[np.bool_] = truths == TRUE
-            if not np.any(truths[~holds] & (TRUE | OUT_OF_STEPS)):  # all is decided
+            if quick and few and not np.any(truths[~holds] & (TRUE | OUT_OF_STEPS)):  # all is decided
                 return holds
         allowance = self._allowance(slots, event)
-        truths, taken = self._second_look(low, values, slots, allowance)
+        truths, taken = look(slots, allowance)
+        self._spend(taken)
         allowed = allowance.each + taken
         holds = truths == TRUE
         open_, out = (truths & TRUE) > holds, truths == OUT_OF_STEPS
-        asking = Steps(WHERE_STEPS * self.budget.steps)
+        asking, unasked = Steps(WHERE_STEPS * budget.steps), False
         for place in np.flatnonzero(open_ if asked is None else open_ | holds).tolist():
             if asked is not None and asking.left <= 0:
-                holds[place] = False
+                holds[place], unasked = False, True
                 continue
-            steps = Steps(allowance.of(place))
+            steps = Steps(budget.left_in_all(allowance.of(place)))
             try:
                 holds[place] = self._holds(int(slots[place]), values, asked, steps, asking, bool(open_[place]))
             except OutOfSteps:
                 holds[place], out[place] = False, True
+            budget.spend(steps.taken)  # if it ran out of these, this raises
             allowance.take(place, steps.taken)
             taken[place] += steps.taken
         self._report(slots, event, allowed, taken, out)
-        if asked is not None and asking.left <= 0:
-            self.budget.run_out(None, event, asking.most)
+        if unasked:
+            budget.run_out(None, event, asking.most)
         return holds
+
+    def _look_together(self, look: Look, slots: I32) -> tuple[U8, bool]:
+        """Look at all with one account; whether that took no more than `together`."""
+        budget = self.budget
+        most = budget.together if budget.in_all is None else budget.left_in_all(budget.in_all)
+        each = np.full(len(slots), budget.steps, np.int64)
+        truths, taken = look(slots, Allowance(each, *shared(len(slots), most)))
+        self._spend(taken)
+        return truths, budget.in_all is None or int(taken.sum()) < budget.together
+
+    def _spend(self, taken: I64) -> None:
+        if self.budget.counts or self.budget.in_all is not None:
+            self.budget.spend(int(taken.sum()))
 
     def _holds(
         self, slot: int, values: Document, asked: Predicate | None, steps: Steps, asking: Steps, is_open: bool
@@ -263,16 +289,21 @@ class Resolver:
         for place in np.flatnonzero(out).tolist():
             budget.run_out(ids[int(slots[place])], event, int(allowed[place]))
 
-    def _second_look(self, low: I64, values: Document, slots: I32, allowance: Allowance) -> tuple[U8, I64]:
-        """The truths that each predicate may have, as sets of bits, and the steps that it took to find out."""
+    def _second_look(self, low: I64, values: Document) -> Look:
+        """Looks at some slots with one event, whose lists and texts are made once: the truths that each predicate may
+        have, as sets of bits, and the steps that it took to find out."""
         programs = self.catalog.programs
         if programs is None or any(type(value) is tuple for value in values.values()):
-            return np.full(len(slots), TRUE | FALSE | UNKNOWN, np.uint8), np.zeros(len(slots), np.int64)
+            return _everything_open
         now = (self.now - EPOCH) // MICROSECOND
         lists, texts = details(self.keys, self.derived, values)
-        truths, taken = programs.decide(slots, low, lists, texts, now, *allowance)
-        allowance.each[:] -= taken
-        return truths, taken
+
+        def look(slots: I32, allowance: Allowance) -> tuple[U8, I64]:
+            truths, taken = programs.decide(slots, low, lists, texts, now, *allowance)
+            allowance.each[:] -= taken
+            return truths, taken
+
+        return look
 
     def about(self, slot: int) -> dict[str, Any]:
         """What a subscription says about itself, read back from its box."""
@@ -297,3 +328,7 @@ class Resolver:
             return offsets, slots[np.argsort(urgency, kind="stable")]  # a radix sort, for bytes
         event = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
         return offsets, slots[np.argsort(event * 10 + urgency, kind="stable")]
+
+
+def _everything_open(slots: I32, allowance: Allowance) -> tuple[U8, I64]:
+    return np.full(len(slots), TRUE | FALSE | UNKNOWN, np.uint8), np.zeros(len(slots), np.int64)

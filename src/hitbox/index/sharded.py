@@ -27,10 +27,11 @@ from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import Schema
 from hitbox.encoding.string_dictionary import Relabel
 from hitbox.errors import HitboxError
-from hitbox.index import bulk_load, state
+from hitbox.index import state
 from hitbox.index.bad_events import Found, left_out
 from hitbox.index.catalog import ID_TYPES
 from hitbox.index.index import Index
+from hitbox.index.load import bulk_load
 from hitbox.index.matches import Matches
 from hitbox.index.state import IndexState
 from hitbox.storage import snapshot
@@ -80,7 +81,7 @@ def change_part(index: Index, relabels: Mapping[int, Relabel], gone: pa.Array, c
 
 
 class Shards:
-    """A snapshot opened part by part, memory-mapped; matches like an index."""
+    """A snapshot opened part by part; matches like an index."""
 
     def __init__(self, facts: Mapping[str, Any], keys: Keys, parts: Sequence[Index]):
         self.facts, self.keys, self.parts = facts, keys, list(parts)
@@ -93,14 +94,16 @@ class Shards:
         version: int | None = None,
         only: Iterable[int] | None = None,
         verify: bool = True,
+        mapped: bool = True,
     ) -> Shards:
-        """All parts of a version, or only those with these numbers."""
+        """All parts of a version, or only those with these numbers; `verify` and `mapped` as in `Index.open`."""
+        only = None if only is None else list(only)
         if version is None:
-            return snapshot.latest(path, lambda number: cls.open(path, number, only))
+            return snapshot.latest(path, lambda number: cls.open(path, number, only, verify, mapped))
         facts = snapshot.facts_of(path, version)
         names = facts.get("parts", [""])
         chosen = names if only is None else [names[number] for number in only]
-        _, arrays = snapshot.read(path, facts["version"], verify, chosen)
+        _, arrays = snapshot.read(path, facts["version"], verify, chosen, mapped)
         folder = snapshot.folder_of(path, facts["version"])
         keys = state.keys_of(facts, arrays, folder)
         parts = [state.part(facts, keys, arrays, name, folder=folder) for name in chosen]
@@ -117,10 +120,17 @@ class Shards:
         return sum(map(len, self.parts))
 
     def match_batch(
-        self, events: pa.Table, where: Sequence[str | None] | None = None, *, threads: int = 1, on_error: str = "raise"
+        self,
+        events: pa.Table,
+        where: Sequence[str | None] | None = None,
+        *,
+        threads: int = 1,
+        on_error: str = "raise",
+        match_steps: int | None = None,
     ) -> Found:
-        """The matches of many events, and the priority of each."""
-        found = [part.match_with_priorities(events, where, threads, on_error=on_error) for part in self.parts]
+        """The matches of many events, and the priority of each. `match_steps` are as in `hitbox.Limits`."""
+        options: dict[str, Any] = {"on_error": on_error, "match_steps": match_steps}
+        found = [part.match_with_priorities(events, where, threads, **options) for part in self.parts]
         if len(found) == 1:
             return found[0]
         return merged(found, ID_TYPES[self.facts["id_type"]], on_error)

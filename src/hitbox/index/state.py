@@ -5,7 +5,6 @@ IndexState is the plain data behind an index: keys, catalog and matcher, without
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -28,20 +27,18 @@ from hitbox.engine import Engine
 from hitbox.engine._kernels import MAX_ATTRIBUTES
 from hitbox.errors import HitboxError, MatcherError
 from hitbox.index.anchors import Anchors
-from hitbox.index.bulk_load import Encoded
 from hitbox.index.catalog import ID_TYPES, MIN_ARROW_ROWS, NO_SLOTS, Catalog, Id, Row, Rows
 from hitbox.index.derived_use import DerivedUse
 from hitbox.index.explain import describe_box
+from hitbox.index.load.bulk_load import Encoded
 from hitbox.index.program_columns import tested
-from hitbox.language import Program, Programs
-from hitbox.language.derived import derived_from_json
+from hitbox.language import Programs
+from hitbox.language.boxes.derived import derived_from_json
 from hitbox.matchers import REGISTRY, Matcher, make, resolve_name, restore
 from hitbox.storage import snapshot
 from hitbox.storage.array_files import damaged
 
 CHUNK = 50_000
-MOST_COMPILED = 10_000
-"""Predicates of an old snapshot that are compiled when it is opened."""
 IN_MEMORY = Path()
 NO_BOXES = Boxes.of([])
 Commits = tuple[Callable[[], None], Callable[[], None]]
@@ -122,7 +119,7 @@ class IndexState:
         return self._counted(switch, gone, change.gone, come.programs, boxes), change.commit
 
     def changing_one(self, gone: int | None, come: Row | None = None, boxes: Boxes = NO_BOXES) -> Commits:
-        """The same for one subscription at most on either side."""
+        """Prepare a change of one subscription at most on either side."""
         change = self.catalog.change_one(gone, come)
         programs = {} if come is None or come.program is None else {0: come.program}
         switch = self._changing_boxes(change.gone, change.come, boxes)
@@ -230,7 +227,7 @@ class IndexState:
         )
 
     def renamed(self, ids: pa.Array) -> IndexState:
-        """The same subscriptions, in the same order, with other ids; each id occurs once."""
+        """These subscriptions in their order, with other ids; each id occurs once."""
         state = IndexState.empty(self.keys, self.name, self.matcher.kept_options())
         state.add(replace(self.everything(), ids=ids))
         return state
@@ -349,26 +346,7 @@ def part(
     with snapshot.naming(folder, "catalog."):
         array_checks.require(np.array_equal(restored.numbers(), owned), "owner", BOXES_DIFFER)
     use = _use(keys, snapshot.part(found, f"{prefix}derived"), folder)
-    if not catalog.plain and f"{prefix}catalog.programs" not in found:
-        programs = _programs_of_texts(catalog, keys)
-        catalog.programming(programs)()
-        use.changing(NO_SLOTS, tested(programs))()
     return IndexState(keys, catalog, restored, wanted, anchors, use)
-
-
-def _programs_of_texts(catalog: Catalog, keys: Keys) -> Programs:
-    """The programs of a snapshot that is older than they are. Where there are many, some slots go without: their
-    predicates are evaluated as before."""
-    slots = catalog.doubtful_slots()[:MOST_COMPILED]
-    found: dict[int, Program] = {}
-    for slot, text in zip(slots.tolist(), catalog.where.take(slots).to_pylist(), strict=True):
-        with contextlib.suppress(HitboxError):  # it may have been written with other limits
-            predicate = language.parse(text or "", keys.schema, role="criteria")
-            known = keys.knows(language.strings(predicate, keys))
-            program = language.compile(predicate, keys).program if known else None
-            if program is not None:
-                found[slot] = program
-    return found
 
 
 def _use(keys: Keys, arrays: Mapping[str, NDArray[Any]], folder: Path) -> DerivedUse:

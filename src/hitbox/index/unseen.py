@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from hitbox.encoding.codecs import is_list_type
-from hitbox.encoding.documents import LISTS
 from hitbox.encoding.inputs import as_mapping
+from hitbox.encoding.open_values import LISTS
 from hitbox.index.catalog import Id
 from hitbox.index.state import IndexState
-from hitbox.language.anchors import set_of
-from hitbox.language.tree import Predicate, names
+from hitbox.language.boxes.anchors import set_of
+from hitbox.language.syntax.tree import Predicate, names
 
 SAMPLED = 64
 """Of this many single events one is looked at: a power of two."""

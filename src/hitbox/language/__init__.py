@@ -1,10 +1,11 @@
 """The subscription language: text -> tree -> boxes, and why an event matched or did not.
 
-    parse      text -> Predicate, checked against a schema           lexer, literals, parser, tree
-                                                                     expressions: what conditions compare
-    compile    Predicate -> boxes of keys, and what they leave open  normal, sets, patterns, programs
+    parse      text -> Predicate, checked against a schema           syntax/
+    compile    Predicate -> boxes of keys, and what they leave open  boxes/, programs/
     evaluate   Predicate, event -> true, false or unknown            truth
-    explain    Predicate, event -> a tree of reasons                 explanation
+    explain    Predicate, event -> a tree of reasons                 explanations/
+
+What conditions compare with (patterns, networks, places) is in conditions/.
 
 It is a subset of SQL's WHERE; ARCHITECTURE.md lists where it differs on purpose.
 """
@@ -12,14 +13,14 @@ It is a subset of SQL's WHERE; ARCHITECTURE.md lists where it differs on purpose
 from __future__ import annotations
 
 from hitbox.encoding.schema import Schema
-from hitbox.language.explanation import Explanation, explain
+from hitbox.language.boxes.normal import Compiled, compile, derived, most_boxes, never, strings
+from hitbox.language.conditions.patterns import Pattern, like
+from hitbox.language.explanations.explanation import Explanation, explain
+from hitbox.language.explanations.reasons import Change, Reason
 from hitbox.language.limits import DEFAULT_LIMITS, Limits
-from hitbox.language.normal import Compiled, compile, derived, most_boxes, never, strings
-from hitbox.language.parser import parse
-from hitbox.language.patterns import Pattern, like
-from hitbox.language.programs import NO_PROGRAMS, Program, Programs
-from hitbox.language.reasons import Change, Reason
-from hitbox.language.tree import Branch, Leaf, Predicate
+from hitbox.language.programs.programs import NO_PROGRAMS, Program, Programs
+from hitbox.language.syntax.parser import parse
+from hitbox.language.syntax.tree import Branch, Leaf, Predicate
 from hitbox.language.truth import evaluate
 
 __all__ = [

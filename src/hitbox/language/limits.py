@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from hitbox.errors import HitboxError
+
+UNBOUNDED = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,10 @@ class Limits:
             value = getattr(self, field.name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise HitboxError(f"limit {field.name} is a whole number of at least 1, not {value!r}")
+
+    def for_stored(self) -> Limits:
+        """Limits for a predicate that was accepted before, perhaps under others: it may be of any size."""
+        return replace(self, text=UNBOUNDED, depth=UNBOUNDED, values=UNBOUNDED, pattern=UNBOUNDED)
 
 
 DEFAULT_LIMITS = Limits()

@@ -10,7 +10,7 @@ its objects; of a list that is null or missing all three are unknown.
 For an event with intervals the predicate is true if *some* point inside makes it true. That cannot be decided leaf by
 leaf (`a < 2 AND a > 3` is true nowhere, though an interval may meet both sides), so such an event goes through the
 normal form, as boxes do. What no key set can express (a LIKE with a leading %, a Test) counts as true of an interval
-where it may hold.
+where it may hold, whatever the value in the interval is: not if something else that it needs is NULL.
 
 What is decided is not looked at any further: the other parts of an AND after a false one, the other elements after the
 one that an EXISTS was looking for. Every condition, function and element costs steps (steps.py).
@@ -23,22 +23,45 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import reduce
+from itertools import product
 from typing import Any
 
 from hitbox.encoding.arrays import HIGHEST, LOWEST
 from hitbox.encoding.codecs import Codec
-from hitbox.encoding.documents import ABSENT, Document, document, lookup, open_document, open_elements, plain
+from hitbox.encoding.derived import without_intervals
+from hitbox.encoding.documents import (
+    ABSENT,
+    SOMETHING,
+    Document,
+    document,
+    lookup,
+    open_document,
+    open_elements,
+    plain,
+)
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.open_values import CONVERT, comparable
 from hitbox.encoding.schema import Schema
 from hitbox.encoding.values import normal
-from hitbox.language.expressions import Call, Constant, Element, Expression, Field, Length, ListPath, Now, Verdict, fold
-from hitbox.language.letters import lower
-from hitbox.language.networks import address
-from hitbox.language.normal import EXACT_BOXES, Term, strings, terms
-from hitbox.language.sets import Set
+from hitbox.language.boxes.normal import EXACT_BOXES, Term, strings, terms
+from hitbox.language.boxes.sets import Set
+from hitbox.language.conditions.letters import lower
+from hitbox.language.conditions.networks import address
 from hitbox.language.steps import COPIED, INSTRUCTIONS, ONE_BY_ONE, Steps
-from hitbox.language.tree import Branch, Leaf, Node, Predicate, Quantifier, Test, names
+from hitbox.language.syntax.expressions import (
+    Call,
+    Constant,
+    Element,
+    Expression,
+    Field,
+    Length,
+    ListPath,
+    Now,
+    Verdict,
+    fold,
+)
+from hitbox.language.syntax.tree import Branch, Leaf, Node, Predicate, Quantifier, Test, names
 
 Truth = bool | None
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
@@ -95,7 +118,7 @@ class Scope:
         """The plain value of an attribute, or ABSENT."""
         values = self.old if old else self.values
         found = lookup(values, name)
-        if found is ABSENT or isinstance(values, Document):
+        if found is ABSENT or found is SOMETHING or isinstance(values, Document):
             return found
         if isinstance(found, list):
             self.steps.spend(len(found))
@@ -153,9 +176,14 @@ def evaluate(
     >>> [evaluate(tree, event) for event in ({"price": 10.5}, {"qty": 1}, {"price": 9, "qty": 1})]
     [True, None, False]
     """
-    if any(isinstance(value, tuple) for value in values.values()):
+    if has_intervals(predicate.schema, values):
         return Facts(predicate, values, now, steps).holds()
     return node_truth(predicate.root, Scope(predicate.schema, values, now, steps))
+
+
+def has_intervals(schema: Schema, values: Mapping[str, object]) -> bool:
+    """Whether an event has intervals. Without a schema a tuple is none, but a value that fits no condition."""
+    return not schema.is_open and any(isinstance(value, tuple) for value in values.values())
 
 
 def node_truth(root: Node, scope: Scope) -> Truth:
@@ -272,12 +300,17 @@ def test_truth(test: Test, scope: Scope) -> Truth:
     if op.endswith("MISSING"):
         assert isinstance(operands[0], Field)
         return (scope.field(operands[0]) is ABSENT) == (op == "IS MISSING")
-    values = [value_of(one, scope) for one in operands]
+    return _tested(test, [value_of(one, scope) for one in operands], scope.steps)
+
+
+def _tested(test: Test, values: list[Any], steps: Steps) -> Truth:
+    """The truth of a test of these values."""
+    op, operands = test.op, test.operands
     if op.endswith("NULL"):
         return (values[0] is None) == (op == "IS NULL")
     if operands[0].type == "any":  # what is of another type cannot be compared
         values[1:] = [one if comparable(values[0], one) else None for one in values[1:]]
-    scope.steps.spend_on_text(values[0])
+    steps.spend_on_text(values[0])
     if op.endswith("BETWEEN"):
         low, value, high = values[1], values[0], values[2]
         ends = [None if None in (a, b) else bool(a <= b) for a, b in ((low, value), (value, high))]
@@ -288,10 +321,10 @@ def test_truth(test: Test, scope: Scope) -> Truth:
     if op in _COMPARE:
         return bool(_COMPARE[op](values[0], values[1]))
     if op.endswith("INSIDE"):
-        scope.steps.spend(test.machine.edges)
+        steps.spend(test.machine.edges)
         held: Truth = test.machine.holds(*map(float, values))
         return held if op == "INSIDE" else opposite(held)
-    found = _text_test(test, values, scope.steps)
+    found = _text_test(test, values, steps)
     return opposite(found) if op.startswith("NOT") else found
 
 
@@ -320,23 +353,21 @@ def quantified(of: Quantifier, scope: Scope) -> Truth:
         return None
     decides = of.op != "ALL"
     found: Truth = not decides
-    for element in several:
-        scope.steps.spend(1)
-        one = _of_element(of.condition, element, scope)
-        if one is decides:
-            found = one
-            break
-        if one is None:
-            found = None
-    return opposite(found) if of.op == "NOT EXISTS" else found
-
-
-def _of_element(condition: Node, element: Any, scope: Scope) -> Truth:
-    scope.elements.append(element)
+    around = scope.elements
+    scope.elements = inside = [*around[: of.level - 1], None]
     try:
-        return node_truth(condition, scope)
+        for element in several:
+            scope.steps.spend(1)
+            inside[-1] = element
+            one = node_truth(of.condition, scope)
+            if one is decides:
+                found = one
+                break
+            if one is None:
+                found = None
     finally:
-        scope.elements.pop()
+        scope.elements = around
+    return opposite(found) if of.op == "NOT EXISTS" else found
 
 
 def constant_truth(test: Test) -> Truth:
@@ -369,6 +400,95 @@ def _test(leaf: Leaf, value: Any) -> bool:
     return _COMPARE[op](value, literals[0])
 
 
+# ---- events with intervals
+
+Truths = frozenset[Truth]
+ONE_OF_TWO: Truths = frozenset([True, False])
+ONE_OF_THREE: Truths = frozenset([True, False, None])
+
+
+def possible_truths(root: Node, scope: Scope) -> Truths:
+    """What a condition may come to if SOMETHING in the event may be any value."""
+
+    def visit(node: Node, done: Sequence[Truths]) -> Truths:
+        if isinstance(node, Branch):
+            scope.steps.spend(1)
+            if len(done) < 2:
+                return frozenset(truth(node, one, scope) for one in product(*done))
+            return reduce(lambda one, other: frozenset(truth(node, two, scope) for two in product(one, other)), done)
+        if isinstance(node, Leaf):
+            known = lookup(scope.values, node.name) is not SOMETHING
+            return frozenset([truth(node, (), scope)]) if known else _possible_of_leaf(node)
+        return _possible_of_list(node, scope) if isinstance(node, Quantifier) else _possible_of_test(node, scope)
+
+    return fold(root, visit)
+
+
+def _possible_of_leaf(leaf: Leaf) -> Truths:
+    return ONE_OF_TWO if leaf.values else frozenset([leaf.op == "IS NOT NULL"])
+
+
+def _possible_of_test(test: Test, scope: Scope) -> Truths:
+    op = test.op
+    if op.endswith("MISSING"):
+        return frozenset([test_truth(test, scope)])
+    scope.steps.spend(len(test.operands))
+    values = [_possible_value(one, scope) for one in test.operands]
+    if SOMETHING not in values:
+        return frozenset([_tested(test, values, scope.steps)])
+    if op.endswith("NULL"):  # a function of something may be
+        return ONE_OF_TWO
+    if op.endswith("BETWEEN") and values[0] is not None:
+        value, low, high = values
+        inside = frozenset(map(conjunction, product(_possible_end(low, value), _possible_end(value, high))))
+        if _possible_end(low, high) == {False}:
+            inside -= {True}
+        return inside if op == "BETWEEN" else frozenset(map(opposite, inside))
+    return frozenset([None]) if None in values else ONE_OF_THREE
+
+
+def _possible_end(low: Any, high: Any) -> Truths:
+    """Whether one value is at most another."""
+    if low is None or high is None:
+        return frozenset([None])
+    return ONE_OF_TWO if low is SOMETHING or high is SOMETHING else frozenset([bool(low <= high)])
+
+
+def _possible_value(of: Expression, scope: Scope) -> Any:
+    """The plain value of an expression, None for NULL, or SOMETHING."""
+
+    def visit(node: Expression, done: Sequence[Any]) -> Any:
+        scope.steps.spend(1)
+        if isinstance(node, Call):
+            return None if None in done else SOMETHING if SOMETHING in done else node.apply(*done)
+        if isinstance(node, Verdict):
+            found = possible_truths(node.condition, scope)
+            return next(iter(found)) if len(found) == 1 else SOMETHING
+        return _simple_value(node, scope)
+
+    return fold(of, visit)
+
+
+def _possible_of_list(of: Quantifier, scope: Scope) -> Truths:
+    several = scope.several(of.list)
+    if several is None:
+        return frozenset([None])
+    decides = of.op != "ALL"
+    joined = disjunction if decides else conjunction
+    found: Truths = frozenset([not decides])
+    for element in several:
+        scope.steps.spend(1)
+        scope.elements.append(element)
+        try:
+            one = possible_truths(of.condition, scope)
+        finally:
+            scope.elements.pop()
+        found = frozenset(map(joined, product(found, one)))
+        if found == {decides}:
+            break
+    return frozenset(map(opposite, found)) if of.op == "NOT EXISTS" else found
+
+
 class Facts:
     """An event against the terms of a predicate, with temporary keys."""
 
@@ -382,21 +502,33 @@ class Facts:
         now: datetime | None = None,
         steps: Steps | None = None,
         most: int = EXACT_BOXES,
+        paid: bool = False,
     ):
-        """most: terms to which a conjunction is multiplied out; of points, conditions that are left say the rest"""
+        """most: terms to which a conjunction is multiplied out; of points, conditions that are left say the rest
+        paid: the steps for the terms were taken already"""
         self.names = predicate.schema.names
         self.scope = Scope(predicate.schema, values, now, steps)
         self.values = self.scope.values
+        left = self.scope.steps.left
         if most not in predicate.own:
             keys = Keys(predicate.schema)
             keys.admit(strings(predicate))
-            predicate.own[most] = keys, terms(predicate, keys, most, EXACT_BOXES)
-        self.keys, self.terms = predicate.own[most]
+            found = terms(predicate, keys, most, EXACT_BOXES, steps=self.scope.steps)
+            predicate.own[most] = keys, found, left - self.scope.steps.left
+        elif not paid:
+            self.scope.steps.spend(predicate.own[most][2])  # the same whether somebody asked before
+        self.keys, self.terms, _ = predicate.own[most]
         self._intervals: dict[int, tuple[int, int]] = {}
+        self._points: Scope | None = None
+        """The event with SOMETHING in place of its intervals."""
         self._held: dict[int, bool] = {}  # thousands of terms share their conditions
 
     def holds(self) -> bool:
-        return any(not self.wrong(term) for term in self.terms)
+        return self.hold(self.terms)
+
+    def hold(self, several: Iterable[Term]) -> bool:
+        """Whether one of some terms is true."""
+        return any(not self.wrong(term) for term in several)
 
     def wrong(self, term: Term) -> list[int | Node]:
         """What makes this term false: attributes by number, and conditions that are none of one attribute."""
@@ -430,16 +562,17 @@ class Facts:
         return found
 
     def _may_hold(self, node: Node) -> bool:
-        for name in names(node):
-            value = self.value(name)
-            if isinstance(value, tuple) and (value[0] is None or value[0] != value[1]):
-                return True
-        points = {name: value[0] if isinstance(value, tuple) else value for name, value in self.values.items()}
-        old = self.values.old if isinstance(self.values, Document) else None
-        values = Document(points, old) if isinstance(self.values, Document) else points
+        if self.scope.is_open:  # without intervals
+            return node_truth(node, self.scope) is True
         outer = self.scope
-        outer.steps.spend(1 + len(values))
-        return node_truth(node, Scope(outer._schema, values, outer.now, outer.steps)) is True
+        if self._points is None:
+            outer.steps.spend(1 + len(self.values))
+            points = without_intervals(self.values, self.values)
+            values = points if isinstance(self.values, Document) else dict(points)
+            self._points = Scope(outer._schema, values, outer.now, outer.steps)
+        if any(lookup(self._points.values, name) is SOMETHING for name in names(node)):
+            return True in possible_truths(node, self._points)
+        return node_truth(node, self._points) is True
 
 
 def key_interval(codec: Codec, value: object) -> tuple[int, int]:

@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 from hitbox.encoding.arrays import I64, Boxes
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.string_dictionary import Relabel
-from hitbox.index.bulk_load import Draft, Encoded
 from hitbox.index.catalog import ID_TYPES
+from hitbox.index.load.bulk_load import Draft, Encoded
 from hitbox.index.program_columns import ProgramColumns
 from hitbox.index.sharded import part_of
 from hitbox.language import Program, Programs

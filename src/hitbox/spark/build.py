@@ -34,10 +34,10 @@ from hitbox.encoding.fitting import check_on_error
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import MAX_ATTRIBUTES, OpenSchema, Schema
 from hitbox.errors import TableError, ValueProblem, counted
-from hitbox.index import bulk_load
+from hitbox.index.load import bulk_load
 from hitbox.index.sharded import index_of, part_name, write_part
 from hitbox.language import DEFAULT_LIMITS, parse
-from hitbox.language.derived import derived_from_json
+from hitbox.language.boxes.derived import derived_from_json
 from hitbox.matchers import make, resolve_name
 from hitbox.spark import box_files, parquet_table, snapshot_files
 from hitbox.spark.column_names import numbered_columns, report_ignored, subscription_columns, without_columns

@@ -45,8 +45,9 @@ from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import Schema
 from hitbox.encoding.string_dictionary import Relabel
 from hitbox.errors import TableError, ValueProblem, counted, nearest
-from hitbox.index import bulk_load, state
+from hitbox.index import state
 from hitbox.index.catalog import ID_TYPES, text_arrays
+from hitbox.index.load import bulk_load
 from hitbox.index.sharded import Shards, change_part, part_name, part_of, write_part
 from hitbox.language import DEFAULT_LIMITS
 from hitbox.spark import box_files, change_feeds, snapshot_files

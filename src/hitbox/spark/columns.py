@@ -17,7 +17,7 @@ from hitbox.encoding.events import from_table
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError, SchemaError, TableError, ValueProblem, nearest
-from hitbox.index import bulk_load
+from hitbox.index.load import bulk_load
 from hitbox.language import DEFAULT_LIMITS
 from hitbox.spark.parquet_table import ParquetTable
 
@@ -77,9 +77,12 @@ def empty_table(fields: Sequence[T.StructField]) -> pa.Table:
     """A table of Arrow without rows. Types that Arrow does not have, such as intervals of months, are binary there."""
     columns = []
     for field in fields:
+        kind = field.dataType
+        if isinstance(kind, T.ArrayType) and isinstance(kind.elementType, T.NullType):  # of `array()`: nothing is null
+            field = T.StructField(field.name, T.ArrayType(T.NullType()))
         try:
             columns.append(to_arrow_schema(T.StructType([field]), **UTC).empty_table().column(0))
-        except PySparkException:
+        except (PySparkException, pa.ArrowException, ValueError):
             columns.append(pa.chunked_array([], pa.binary()))
     return pa.table(columns, names=[field.name for field in fields])
 
@@ -116,7 +119,7 @@ def columns_read(schema: Schema, columns: Sequence[str]) -> tuple[list[str], lis
 
 
 def event_columns_read(schema: Schema, columns: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The same of events, whose attributes may all be fields of the two images `new` and `old`."""
+    """What a match reads of events, whose attributes may all be fields of the two images `new` and `old`."""
     wanted, absent = columns_read(schema, columns)
     if wanted or any(image in schema or image in schema.objects for image in IMAGES):
         return wanted, absent

@@ -12,6 +12,8 @@
 So a batch gives the pairs of which at least one side is new in it, each once, as both sides are after the batch.
 A batch that is repeated, as a whole or from the middle, stores the same rows again, which changes nothing, and gives
 the same pairs.
+
+`on_error` says what happens to rows of either side that do not fit. They are sorted out before anything is stored.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -33,19 +36,31 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming import StreamingQuery
 
 from hitbox.encoding.events import from_table
+from hitbox.encoding.fitting import FOR_EVENTS, check_on_error
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError, SchemaError, TableError, ValueProblem, counted, nearest
-from hitbox.index import bulk_load
 from hitbox.index.exchange import MATCHES_ALL
+from hitbox.index.load import bulk_load
+from hitbox.index.matches import ERROR
 from hitbox.language import DEFAULT_LIMITS
 from hitbox.spark import snapshot_files
 from hitbox.spark.build import build
 from hitbox.spark.changes import Change, Memory, ids_of
 from hitbox.spark.column_names import check_events, quoted, report_ignored, with_nested_fields, without_collations
-from hitbox.spark.columns import ID_TYPES, check_subscriptions, columns_read, empty_table, field_of, without
-from hitbox.spark.match import match
+from hitbox.spark.columns import (
+    ID_TYPES,
+    check_subscriptions,
+    columns_read,
+    empty_table,
+    field_of,
+    require_whole,
+    without,
+)
+from hitbox.spark.match import prepare, run
+from hitbox.spark.match_task import passed
 from hitbox.spark.stream import Output, Sink, start
+from hitbox.spark.task_progress import show_matches
 from hitbox.spark.worker_check import require_hitbox
 from hitbox.storage import snapshot
 from hitbox.storage.addresses import join, resolve, without_passwords
@@ -70,6 +85,8 @@ def exchange(
     where: str | None = "where",
     latest_by: str | None = None,
     allow_missing: bool = False,
+    on_error: str = "raise",
+    match_steps: int | None = None,
     keep: Keep | None = None,
     sink: Sink | None = None,
     trigger: dict[str, Any] | None = None,
@@ -82,6 +99,11 @@ def exchange(
 
     An id that is stored already is replaced, and its pairs are reported again. A side may be None.
 
+    A row of either side that does not fit is an error that names it, and nothing of its batch is stored. With
+    `on_error="null"` a value that does not fit is null, and what does not fit even then, such as a predicate that is
+    wrong, is left out. With "return" all of the row is left out, and comes back as a row with the reason in the column
+    `error`, its own id, and null instead of the other side.
+
     Parameters
     ----------
     events: `event_id`, what the event says (a column per criteria attribute), and what it asks
@@ -90,6 +112,8 @@ def exchange(
     where: the column with each event's own predicate; None if events accept everybody. A null accepts everybody
     latest_by: the column, in both tables, that decides which of several rows with one id in one batch counts
     allow_missing: treat an attribute that a table has no column for as null
+    on_error: what happens to a row that does not fit: "raise", "null" or "return"
+    match_steps: what one stored row may take on one that is new, as in `match`
     keep: which versions stay, as in `build`
     checkpoint, trigger: of the stream, as in `match_stream`
 
@@ -103,6 +127,10 @@ def exchange(
         raise TableError("one side is a stream and the other a table: call exchange for the table first, then start it")
     path = resolve(path)
     check_keep(keep)
+    check_on_error(on_error, FOR_EVENTS)
+    require_whole(match_steps, "match_steps", 1)
+    if on_error == "return" and event_id == ERROR:
+        raise TableError(f"the events have ids in a column {ERROR!r}, which is the name of a result: rename it")
     agreed = _schema(path, schema)
     snapshot_files.require_writable(path, "an exchange")
     spark = given[0].sparkSession
@@ -111,7 +139,7 @@ def exchange(
         sides["events"] = _events_side(events, agreed, event_id, where, latest_by, allow_missing)
     if subscriptions is not None:
         sides["subscriptions"] = _subscriptions_side(subscriptions, agreed, latest_by, allow_missing)
-    work = Exchange(path, agreed, event_id, allow_missing, keep)
+    work = Exchange(path, agreed, event_id, allow_missing, on_error, match_steps, keep)
     if given[0].isStreaming:
         output = Output.checked(spark, out, sink, checkpoint)
         require_hitbox(spark)
@@ -120,7 +148,7 @@ def exchange(
     if out is not None or sink is not None or checkpoint:
         raise ValueProblem("out, sink and checkpoint are for streams; of tables the pairs come back as a DataFrame")
     require_hitbox(spark)
-    newcomers = Newcomers(**{name: side.collected(rows) for name, (side, rows) in sides.items()})
+    newcomers = Newcomers.of({name: side.collected(rows) for name, (side, rows) in sides.items()}, on_error)
     return work.pairs(spark, newcomers, work.store(spark, newcomers))
 
 
@@ -167,6 +195,8 @@ class Rows:
     side: Side
     table: pa.Table
     errors: dict[int, str]
+    bad: tuple[tuple[Any, str], ...] = ()
+    """(id, reason) of those that do not fit, if they were sorted out."""
 
     @property
     def id_type(self) -> str:
@@ -180,17 +210,54 @@ class Rows:
         """The ids of those that left."""
         return ids_of(self.table.filter(pc.equal(self.table["op"], self.side.go)))
 
+    def sorted_out(self, on_error: str) -> Rows:
+        """Those that can be stored; the others are in `bad`, and so are those whose values are null now."""
+        rows, errors = self, self._problems()
+        bad = tuple((self.table["id"][row].as_py(), errors[row]) for row in sorted(errors))
+        if errors and on_error == "null":
+            rows = replace(self, table=self._nulled())
+            errors = rows._problems()
+        kept = np.ones(self.table.num_rows, bool)
+        kept[list(errors)] = False
+        return Rows(self.side, rows.table.filter(pa.array(kept)), {}, bad)
+
+    def _problems(self) -> dict[int, str]:
+        """Why rows cannot be stored."""
+        schema = self.side.schema
+        keys, draft = Keys(schema), bulk_load.read(self.arrived(), schema, DEFAULT_LIMITS)
+        keys.admit(draft.strings(keys))
+        draft.encode(keys, DEFAULT_LIMITS)
+        return self._with_numbers(draft)
+
+    def _with_numbers(self, draft: bulk_load.Draft) -> dict[int, str]:
+        """What is wrong with the rows that came, and with the others."""
+        numbers = pc.indices_nonzero(self._came()).to_pylist()
+        return {numbers[row]: message for row, message in draft.errors.items()} | self.errors
+
+    def _nulled(self) -> pa.Table:
+        """The rows, with null in place of the values that do not fit."""
+        table, schema = self.table, self.side.schema.swapped()
+        for name in schema.with_role("criteria"):
+            columns = [one for one in (name, *schema.end_columns(name)) if one in table.column_names]
+            bad = np.zeros(table.num_rows, bool)
+            if columns:
+                from_table(Keys(schema), table.select(columns), bad=bad)
+            for column in columns if bad.any() else ():
+                none = pa.nulls(table.num_rows, table[column].type)
+                found = pc.if_else(pa.array(bad), none, table[column])
+                table = table.set_column(table.column_names.index(column), column, found)
+        return table
+
     def refuse(self, draft: bulk_load.Draft) -> None:
         """Raise an error that names the rows that do not fit; `draft`: those that came, after they were encoded."""
-        numbers = pc.indices_nonzero(self._came()).to_pylist()
-        errors = {numbers[row]: message for row, message in draft.errors.items()} | self.errors
+        errors = self._with_numbers(draft)
         if not errors:
             return
         noun, ids = self.side.noun, self.table["id"]
         lines = "\n".join(f"{noun} {ids[row].as_py()!r}: {errors[row]}" for row in sorted(errors)[:MAX_NAMED])
         more = f"\n... and {len(errors) - MAX_NAMED} more" if len(errors) > MAX_NAMED else ""
         count = counted(len(errors), f"{noun} does", f"{noun}s do")
-        raise TableError(f"{count} not fit; nothing was stored:\n{lines}{more}")
+        raise TableError(f"{count} not fit; nothing was stored (on_error='return' leaves bad rows out):\n{lines}{more}")
 
     def _came(self) -> pa.Array:
         return pc.fill_null(pc.equal(self.table["op"], self.side.come), False)
@@ -202,6 +269,13 @@ class Newcomers:
 
     events: Rows | None = None
     subscriptions: Rows | None = None
+
+    @classmethod
+    def of(cls, sides: Mapping[str, Rows], on_error: str) -> Newcomers:
+        """Those that can be stored. With "raise", storing them says what is wrong."""
+        if on_error == "raise":
+            return cls(**sides)
+        return cls(**{name: rows.sorted_out(on_error) for name, rows in sides.items()})
 
 
 def _events_side(
@@ -278,6 +352,8 @@ class Exchange:
     schema: Schema
     event_id: str
     allow_missing: bool
+    on_error: str
+    match_steps: int | None
     keep: Keep | None
 
     @property
@@ -333,40 +409,53 @@ class Exchange:
         memory.add(ids_of(rows.table), numbers, remember=1)
         return lambda: change.publish(spark, memory, self.keep)[0]
 
-    def pairs(self, spark: SparkSession, newcomers: Newcomers, versions: Versions) -> DataFrame:
-        """The pairs that suit each other, of which at least one is a newcomer."""
+    def pairs(
+        self,
+        spark: SparkSession,
+        newcomers: Newcomers,
+        versions: Versions,
+        counts: tuple[str | None, str | None] = (None, None),
+    ) -> DataFrame:
+        """The pairs that suit each other, of which at least one is a newcomer; with on_error="return" also the rows
+        that do not fit. `counts`: where the tasks of the two matches leave their figures."""
         found: list[DataFrame] = []
+        error = [ERROR] if self.on_error == "return" else []
         events = _arrived(newcomers.events)
         if events is not None and versions.subscriptions is not None:
-            hits = self._match(spark, events, self.subscriptions, versions.subscriptions)
-            found.append(hits.select(F.col("id").alias(self.event_id), "subscription"))
+            hits = self._match(spark, events, self.subscriptions, versions.subscriptions, counts[0])
+            found.append(hits.select(F.col("id").alias(self.event_id), "subscription", *error))
         subscriptions = _arrived(newcomers.subscriptions)
         if subscriptions is not None and versions.events is not None:
-            hits = self._match(spark, subscriptions, self.events, versions.events)
-            hits = hits.select(F.col("subscription").alias(self.event_id), F.col("id").alias("subscription"))
+            hits = self._match(spark, subscriptions, self.events, versions.events, counts[1])
+            hits = hits.select(F.col("subscription").alias(self.event_id), F.col("id").alias("subscription"), *error)
             if events is not None:  # their pairs are found already
                 new = _frame(spark, events.select(["id"])).withColumnRenamed("id", self.event_id)
                 hits = hits.join(F.broadcast(new), self.event_id, "left_anti")
             found.append(hits)
-        if not found:
-            ids = [
-                self._id_type(newcomers.events, self.events),
-                self._id_type(newcomers.subscriptions, self.subscriptions),
+        bad = self._bad(newcomers) if error else []
+        if bad or not found:
+            kinds = [
+                (self.event_id, self._id_type(newcomers.events, self.events)),
+                ("subscription", self._id_type(newcomers.subscriptions, self.subscriptions)),
+                *((name, T.StringType()) for name in error),
             ]
-            fields = zip((self.event_id, "subscription"), ids, strict=True)
-            return spark.createDataFrame([], T.StructType([T.StructField(name, kind) for name, kind in fields]))
-        return found[0] if len(found) == 1 else found[0].unionByName(found[1])
+            fields = T.StructType([T.StructField(name, kind) for name, kind in kinds])
+            found.append(spark.createDataFrame(bad, fields))
+        return reduce(DataFrame.unionByName, found)
 
-    def _match(self, spark: SparkSession, rows: pa.Table, place: str, version: int) -> DataFrame:
-        return match(
-            _frame(spark, rows),
-            place,
-            "id",
-            form="pairs",
-            where="where",
-            version=version,
-            allow_missing=self.allow_missing,
-        )
+    @staticmethod
+    def _bad(newcomers: Newcomers) -> list[tuple[Any, Any, str]]:
+        """The rows that were left out, as they come back."""
+        events = [] if newcomers.events is None else newcomers.events.bad
+        subscriptions = [] if newcomers.subscriptions is None else newcomers.subscriptions.bad
+        return [(id, None, reason) for id, reason in events] + [(None, id, reason) for id, reason in subscriptions]
+
+    def _match(self, spark: SparkSession, rows: pa.Table, place: str, version: int, counts: str | None) -> DataFrame:
+        asked = "id", "pairs", None, (), "where", version, self.allow_missing, self.on_error, self.match_steps
+        frame = _frame(spark, rows)
+        job, schema = prepare(frame, place, *asked)
+        show_matches(spark)
+        return run(frame, replace(job, counts=counts), schema)
 
     def _id_type(self, rows: Rows | None, place: str) -> T.DataType:
         if rows is not None:
@@ -384,14 +473,20 @@ class Batch:
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         began, spark = time.perf_counter(), frame.sparkSession
-        newcomers = Newcomers(**{name: side.collected(_of_side(frame, side)) for name, side in self.sides.items()})
+        collected = {name: side.collected(_of_side(frame, side)) for name, side in self.sides.items()}
+        newcomers = Newcomers.of(collected, self.work.on_error)
         versions = self._versions(spark, newcomers, batch_id)
         doing = f"hitbox: batch {batch_id} of the exchange {without_passwords(self.work.path)}"
-        self.output.write(self.work.pairs(spark, newcomers, versions), batch_id, doing)
+        with self.output.counting(2) as (first, second):
+            self.output.write(self.work.pairs(spark, newcomers, versions, (first, second)), batch_id, doing)
+            expensive = [passed(place).bad_events for place in (first, second)]
+        bad = [0 if rows is None else len(rows.bad) for rows in (newcomers.events, newcomers.subscriptions)]
         self.output.note(
             batch=batch_id,
-            events=0 if newcomers.events is None else newcomers.events.table.num_rows,
-            subscriptions=0 if newcomers.subscriptions is None else newcomers.subscriptions.table.num_rows,
+            events=collected["events"].table.num_rows if "events" in collected else 0,
+            subscriptions=collected["subscriptions"].table.num_rows if "subscriptions" in collected else 0,
+            bad_events=bad[0] + expensive[0],
+            bad_subscriptions=bad[1] + expensive[1],
             events_version=versions.events,
             subscriptions_version=versions.subscriptions,
             seconds=round(time.perf_counter() - began, 4),

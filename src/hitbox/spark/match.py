@@ -66,6 +66,7 @@ def match(
     allow_missing: bool = False,
     by_part: bool = False,
     on_error: str = "raise",
+    match_steps: int | None = None,
     scratch: str | None = None,
     metrics: str = "hitbox",
     id_column: str | None = None,
@@ -93,6 +94,7 @@ def match(
     allow_missing: treat an attribute that the events have no column for as null
     by_part: each task opens one part and gets all events; for snapshots larger than a host's memory
     on_error: what happens to an event that does not fit: "raise", "null" or "return"
+    match_steps: what one subscription may take on one event, as in `hitbox.Limits` (default: 5,000,000)
     scratch: where to put the snapshot of a DataFrame; every worker must be able to read it
     metrics: the name of a stream's figures in `StreamingQueryProgress.observedMetrics`, unique within the query
     id_column, where_column: of a DataFrame of subscriptions, as in `build`
@@ -110,7 +112,19 @@ def match(
         subscriptions = _built(events, subscriptions, others, scratch)
     path = resolve(subscriptions)
     version = chosen(path, version, as_of)
-    job, schema = prepare(events, path, event_id, form, limit, keep, where, version, allow_missing, on_error)
+    try:
+        job, schema = prepare(
+            events, path, event_id, form, limit, keep, where, version, allow_missing, on_error, match_steps
+        )
+    except TableError as problem:
+        older = _older_versions(path) if events.isStreaming and version is None else []
+        if not older:
+            raise
+        names = " or ".join(f"version={number}" for number in older)
+        raise TableError(
+            f"{problem}; if the query has to finish a batch that began with an older version, start it with {names} "
+            "until the batch is done"
+        ) from None
     if events.isStreaming:
         found = _on_stream(events, job, schema, version, allow_missing, by_part, metrics)
         return found.drop(VERSION) if on_the_fly else found
@@ -153,11 +167,13 @@ def prepare(
     version: int | None,
     allow_missing: bool,
     on_error: str,
+    match_steps: int | None,
 ) -> tuple[Job, T.StructType]:
     """The job and the schema of its result; everything that can be wrong is found here, before work starts."""
     if form not in FORMS:
         raise ValueProblem(f"form is one of {', '.join(FORMS)}, not {form!r}{nearest(str(form), FORMS)}")
     require_whole(limit, "limit", 0)
+    require_whole(match_steps, "match_steps", 1)
     check_on_error(on_error, FOR_EVENTS)
     facts = snapshot_files.facts(path, version)
     kept = tuple(dict.fromkeys([event_id, *keep] if event_id else keep))
@@ -173,7 +189,8 @@ def prepare(
     check_events(events, schema)
     attributes = event_columns(events, schema, allow_missing)
     job = Job(path, facts["version"], snapshot_files.identity(facts), tuple(attributes), kept, form, limit, where)
-    job = replace(job, objects=tuple(objects_of(attributes, events.columns)), on_error=on_error)
+    objects = tuple(objects_of(attributes, events.columns))
+    job = replace(job, objects=objects, on_error=on_error, match_steps=match_steps)
     ids = ID_TYPES[facts["id_type"]]
     kind = {"arrays": T.ArrayType(ids), "pairs": ids, "counts": T.LongType()}[form]
     return job, T.StructType([*fields, T.StructField(result, kind), *error])
@@ -246,6 +263,11 @@ def _read_by_pinned(events: DataFrame, path: str) -> list[str]:
             read, _ = event_columns_read(schema, events.columns)
             found += [*read, *objects_of(read, events.columns)]
     return found
+
+
+def _older_versions(path: str) -> list[int]:
+    """The versions that batches are pinned to, without the current one."""
+    return sorted(snapshot_files.pinned_versions(path) - {snapshot_files.current(path)})
 
 
 def _built(events: DataFrame, subscriptions: DataFrame, others: Sequence[str], scratch: str | None) -> str:

@@ -15,9 +15,9 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -43,24 +43,15 @@ MAX_OPEN = 2
 
 FORMS = tuple(RESULTS)
 
-_open: OrderedDict[tuple[str, int, int, int], Shards] = OrderedDict()
 
-
+@lru_cache(maxsize=MAX_OPEN)
 def opened(path: str, version: int, identity: int, part: int = -1) -> Shards:
     """A version (or one part of it), opened once in this process; the last ones stay open."""
-    key = (path, version, identity, part)
-    if key not in _open:
-        while len(_open) >= MAX_OPEN:
-            _open.popitem(last=False)
-        home = snapshot_files.local(path, version, identity, None if part < 0 else [part])
-        found = Shards.open(home, version, None if part < 0 else [part], verify=False)
-        if snapshot_files.identity(found.facts) != identity:
-            raise SnapshotError(
-                f"version {version} of the snapshot at {path} was replaced during the job: start it again"
-            )
-        _open[key] = found
-    _open.move_to_end(key)
-    return _open[key]
+    home = snapshot_files.local(path, version, identity, None if part < 0 else [part])
+    found = Shards.open(home, version, None if part < 0 else [part], verify=False)
+    if snapshot_files.identity(found.facts) != identity:
+        raise SnapshotError(f"version {version} of the snapshot at {path} was replaced during the job: start it again")
+    return found
 
 
 @dataclass
@@ -119,6 +110,10 @@ class Job:
     """The columns that say where the objects around attributes are there."""
     on_error: str = "raise"
     """What happens to events that do not fit (hitbox/encoding/fitting.py)."""
+    match_steps: int | None = None
+    """What a subscription may take on an event; None: the default of hitbox.Limits."""
+    hint: str = ""
+    """What to do if the columns of the events do not fit."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         count = Counted()
@@ -140,10 +135,11 @@ class Job:
         try:
             where = None if self.where is None else _texts(piece[self.where], self.on_error)
             events = documents(piece, self.attributes, self.objects)
-            found = index.match_batch(events, where, on_error=self.on_error)
+            found = index.match_batch(events, where, on_error=self.on_error, match_steps=self.match_steps)
         except TableError as problem:
             named = f" ({self._named(piece, problem.rows[0][0])})" if problem.rows and self.kept else ""
-            raise TableError(f"{problem}{named}") from None
+            hint = f"; {self.hint}" if self.hint and not problem.rows else ""
+            raise TableError(f"{problem}{named}{hint}") from None
         except TooExpensive as problem:
             known = self.kept and isinstance(problem.event, int)
             event = f"the event with {self._named(piece, problem.event)}" if known else None

@@ -53,6 +53,8 @@ class ParquetTable:
         except (*snapshot_files.FAILURES, ValueError) as problem:
             reason = str(problem).partition("\n")[0]
             raise TableError(f"cannot read the Parquet table {without_passwords(path)}: {reason}") from None
+        if not found.files:
+            raise TableError(f"there is no Parquet table at {without_passwords(path)}: the folder has no files")
         fields = T.StructType([T.StructField(field.name, _spark_type(field.type)) for field in found.schema])
         paths = tuple(leaves(fields))
         flat = [T.StructField(".".join(path), kind) for path, kind in paths]
@@ -80,9 +82,21 @@ class ParquetTable:
 
     def _batches(self, piece: Any) -> Iterator[pa.RecordBatch]:
         columns = {name: ds.field(*path) for name, path in zip(self.columns, self.read, strict=True)}
-        yield from piece.to_batches(
+        batches = piece.to_batches(
             self.arrow, columns=columns, batch_size=BATCH_ROWS, batch_readahead=1, use_threads=False
         )
+        while True:
+            try:
+                batch = next(batches, None)
+            except (
+                *snapshot_files.FAILURES,
+                ValueError,
+            ) as problem:  # of another type than in the first file, or damaged
+                reason = str(problem).partition("\n")[0]
+                raise TableError(f"cannot read the file {piece.path} of the Parquet table: {reason}") from None
+            if batch is None:
+                return
+            yield batch
 
 
 def leaves(columns: T.StructType, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], T.DataType]]:

@@ -71,7 +71,7 @@ def match_by_part(
     id_type: str,
     stream: StreamTask | None = None,
 ) -> DataFrame:
-    """The same result as of the plain match; `read` are the columns that the job reads.
+    """What the plain match finds, a part per task; `read` are the columns that the job reads.
 
     On a stream each batch has the parts of its own version. `parts`, those of the current one, then only says how many
     tasks there are: if a later version has more, a task opens several, one after the other.

@@ -59,6 +59,7 @@ def match_stream(
     where: str | None = None,
     allow_missing: bool = False,
     on_error: str = "raise",
+    match_steps: int | None = None,
 ) -> StreamingQuery:
     """Match a stream of events; returns a started query.
 
@@ -71,7 +72,7 @@ def match_stream(
     ----------
     checkpoint: where Spark and hitbox note what was done; a query started again with it goes on where it stopped
     trigger: of Spark, such as {"processingTime": "5 seconds"} or {"availableNow": True}
-    form, limit, keep, where, allow_missing, on_error: as in `match`
+    form, limit, keep, where, allow_missing, on_error, match_steps: as in `match`
     """
     require_frame(events, "events")
     require_names(keep, "keep")
@@ -82,8 +83,17 @@ def match_stream(
     path = resolve(path)
     events = with_nested_fields(events, [event_id, *keep, where], objects=True)
     output = Output.checked(events.sparkSession, out, sink, checkpoint)
-    asked = Asked(path, event_id, form, limit, tuple(keep), where, allow_missing, on_error)
-    asked.prepare(events, None)
+    asked = Asked(path, event_id, form, limit, tuple(keep), where, allow_missing, on_error, match_steps)
+    pin = output.unfinished(path)
+    try:
+        asked.prepare(events, None if pin is None else pin["version"])
+    except TableError as problem:
+        if pin is None or pin["version"] == snapshot_files.current(path):
+            raise
+        raise TableError(
+            f"{problem}; batch {pin['batch']} began with version {pin['version']} of the snapshot and is repeated with "
+            "it: start the stream with events that fit this version, until the batch is done"
+        ) from None
     snapshot_files.require_writable(join(path, "pins"), "pins of the stream")
     require_hitbox(events.sparkSession)
     if "offsets" not in snapshot_files.names(output.checkpoint):  # a new stream, though its pin may be of an old one
@@ -155,6 +165,7 @@ class Asked:
     where: str | None
     allow_missing: bool
     on_error: str = "raise"
+    match_steps: int | None = None
 
     def prepare(self, events: DataFrame, version: int | None) -> Any:
         return prepare(
@@ -168,6 +179,7 @@ class Asked:
             version,
             self.allow_missing,
             self.on_error,
+            self.match_steps,
         )
 
 
@@ -198,6 +210,14 @@ class Output:
     def name(self) -> str:
         return stream_name(self.checkpoint)
 
+    def unfinished(self, path: str) -> dict[str, Any] | None:
+        """The pin of the batch that the stream repeats when it starts, because Spark has not committed it."""
+        if "offsets" not in snapshot_files.names(self.checkpoint):
+            return None
+        pin = snapshot_files.pinned(path, self.name)
+        done = snapshot_files.names(join(self.checkpoint, "commits"))
+        return None if pin is None or str(pin["batch"]) in done else pin
+
     def write(self, result: DataFrame, batch_id: int, doing: str) -> None:
         """Replaces what was written before for this batch."""
         with job_description(result.sparkSession, doing):
@@ -205,6 +225,22 @@ class Output:
                 self.sink(result, batch_id)
             else:
                 result.write.mode("overwrite").parquet(f"{self.out}/batch_id={batch_id}")
+
+    @contextlib.contextmanager
+    def counting(self, matches: int = 1) -> Iterator[list[str]]:
+        """A new folder per match for the totals of its tasks in this attempt at a batch; errors with them are
+        ignored."""
+        counts = join(self.checkpoint, "hitbox", "counts")
+        snapshot_files.remove(counts)  # of an attempt that was killed
+        places = [join(counts, uuid.uuid4().hex) for _ in range(matches)]
+        for place in places:
+            if not is_remote(place):
+                Path(place).mkdir(parents=True)
+        try:
+            yield places
+        finally:
+            with contextlib.suppress(SnapshotError):  # an error here would hide the one of the sink
+                snapshot_files.remove(counts)
 
     def note(self, **facts: Any) -> None:
         folder, number = join(self.checkpoint, "hitbox", "batches"), facts["batch"]
@@ -223,7 +259,7 @@ class Batch:
         began = time.perf_counter()
         version = self._pin(batch_id)
         job, schema = self.asked.prepare(events, version)
-        with self._counting() as counts, raised_again():
+        with self.output.counting() as (counts,), raised_again():
             matches = with_version(run(events, replace(job, counts=counts), schema, STREAM_MATCH), version)
             doing = f"hitbox: batch {batch_id} against version {version} of {without_passwords(self.asked.path)}"
             self.output.write(matches, batch_id, doing)
@@ -237,20 +273,6 @@ class Batch:
             seconds_matching=round(count.seconds, 4),
             seconds=round(time.perf_counter() - began, 4),
         )
-
-    @contextlib.contextmanager
-    def _counting(self) -> Iterator[str]:
-        """A new folder for the totals of the tasks of this attempt at a batch; errors with it are ignored."""
-        counts = join(self.output.checkpoint, "hitbox", "counts")
-        snapshot_files.remove(counts)  # of an attempt that was killed
-        place = join(counts, uuid.uuid4().hex)
-        if not is_remote(place):
-            Path(place).mkdir(parents=True)
-        try:
-            yield place
-        finally:
-            with contextlib.suppress(SnapshotError):  # an error here would hide the one of the sink
-                snapshot_files.remove(counts)
 
     def _pin(self, batch_id: int) -> int:
         """The version of this batch, fixed before any work is done with it."""

@@ -112,14 +112,16 @@ class StreamTask:
         added = [name for name in read if name in self.others]
         which = f"version {version.number} of the snapshot at {without_passwords(self.job.path)}"
         again = "start the query again with the same checkpoint, and it continues with this batch"
+        hint = ""
         if version.number < self.job.version:  # the current one is planned for again, and is not that of the batch
-            again = f"this batch began with it: start the query with version={version.number} until the batch is done"
+            begun = f"start the query with version={version.number} until the batch is done"
+            again, hint = f"this batch began with it: {begun}", f"this batch began with {which}: {begun}"
         if added:
             raise SnapshotError(
                 f"{which} has the attribute {added[0]!r}, which is new since the query started: {again}"
             )
         if absent and not self.allow_missing:
-            raise TableError(f"{which}: {no_column(absent, self.others)}")
+            raise TableError("; ".join([f"{which}: {no_column(absent, self.others)}", *([again] if hint else [])]))
         if version.facts["id_type"] != self.id_type:
             kinds = f"ids of type {version.facts['id_type']}, not {self.id_type} as when the query started"
             raise SnapshotError(f"{which} has {kinds}: {again}")
@@ -128,4 +130,5 @@ class StreamTask:
             "identity": snapshot_files.identity(version.facts),
             "attributes": tuple(read),
             "objects": tuple(objects_of(read, columns)),
+            "hint": hint,
         }

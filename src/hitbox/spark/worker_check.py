@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-import hitbox
+from hitbox import version
 from hitbox.errors import HitboxError
 from hitbox.spark.task_progress import job_description
 
@@ -42,7 +42,7 @@ def require_hitbox(spark: SparkSession) -> None:
     except Exception as problem:  # classic sessions, Connect and the JVM have no error in common
         raise _unfit(spark, _reason(str(problem))) from problem
     for row in rows:
-        if row.version != hitbox.__version__:
+        if row.version != version.__version__:
             raise _unfit(spark, row.version[2:] if row.version.startswith("!") else f"they have hitbox {row.version}")
     _asked.add(key)
 
@@ -54,7 +54,7 @@ def _unfit(spark: SparkSession, reason: str) -> HitboxError:
             f"set PYSPARK_PYTHON={sys.executable} before the session starts (hs.session() does that), or {remedies}"
         )
     return HitboxError(
-        f"the Spark workers cannot run hitbox {hitbox.__version__} ({reason}): {remedies} (docs/spark.md, Packaging)"
+        f"the Spark workers cannot run hitbox {version.__version__} ({reason}): {remedies} (docs/spark.md, Packaging)"
     )
 
 

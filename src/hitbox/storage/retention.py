@@ -9,13 +9,14 @@ hitbox have none of these.
 
 Times are those of the writers' clocks, which may disagree. Within AGREEMENT a time does not go back from one version to
 the next. A version whose time is further ahead was published by a clock that is wrong: the next one records its own
-time. And whoever reads a time that has not come yet knows that the version is there already.
+time. So one wrong clock makes one wrong time, and whoever reads it can tell: it has not come yet, or it contradicts the
+others.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -162,17 +163,44 @@ def check_choice(version: int | None, as_of: Moment | None) -> None:
         raise SnapshotError("give version= or as_of=, not both")
 
 
+def _believed(times: Sequence[datetime | None], clock: datetime) -> set[int]:
+    """Which of these times can be true: as many as possible that have come and do not go back from one to the next. Of
+    two that contradict each other, the later version's."""
+    lasts: list[datetime] = []  # the earliest end of so many times that do not go back
+    ends: list[int] = []
+    before: dict[int, int] = {}
+    for number, time in enumerate(times):
+        if time is not None and time <= clock:
+            at = bisect_right(lasts, time)
+            lasts[at : at + 1], ends[at : at + 1] = [time], [number]
+            if at:
+                before[number] = ends[at - 1]
+    found = set(ends[-1:])
+    last = next(iter(found), -1)
+    while last in before:
+        last = before[last]
+        found.add(last)
+    return found
+
+
 def current_at(path: object, when: Moment, history: Sequence[Mapping[str, Any]]) -> int:
     """The version that was current at a point in time. `history`: manifests, oldest first, the current one last.
 
-    A version whose time has not come yet counts from that of the version before it.
+    A version whose time cannot be true counts from that of the version before it.
     """
     asked, clock = moment(when), now()
+    times = [time_of(facts) for facts in history]
+    believed = _believed(times, clock)
     timed: list[tuple[int, datetime]] = []
-    for number, facts in enumerate(history):
-        time = time_of(facts)
-        if time is not None:
-            timed.append((number, timed[-1][1] if timed and time > clock else time))
+    for number, time in enumerate(times):
+        if time is None:
+            continue
+        if number in believed:
+            timed.append((number, time))
+        elif timed:
+            timed.append((number, timed[-1][1]))
+        elif time > clock:  # the first one: it is there already, since when is unknown
+            timed.append((number, clock - AGREEMENT))
     at = max((at for at, time in timed if time <= asked), default=None)
     if at is None:
         known = "none of its versions records its time"

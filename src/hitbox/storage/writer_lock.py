@@ -50,7 +50,7 @@ def alone(file: Path, what: str, wait: float | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def exclusive(file: Path, what: str, wait: float) -> Iterator[None]:
-    """The same, but not reentrant: a thread that is inside waits, too."""
+    """Exclude all others as `alone` does, but not reentrant: a thread that is inside waits, too."""
     until, pause = time.monotonic() + wait, 0.002
     while True:
         opened = open(os.open(file, os.O_RDWR | os.O_CREAT, 0o666), "r+")  # noqa: SIM115

@@ -9,9 +9,9 @@ import pytest
 
 from hitbox.broker.access.principals import Principal
 from hitbox.broker.broker import Broker
-from hitbox.broker.errors import Overloaded
-from hitbox.broker.published_event import PublishedEvent
+from hitbox.broker.events.published_event import PublishedEvent
 from hitbox.broker.store.store import Store
+from hitbox.protocol.errors import Overloaded
 from support.broker_kit import item, running, sub, until
 
 LATER = PublishedEvent({"qty": 1}, delay_seconds=3600)

@@ -15,10 +15,10 @@ import pytest
 
 from hitbox.broker.access.principals import Principal, check_principal
 from hitbox.broker.broker import Broker
-from hitbox.broker.client import BadRequest, Client, Conflict, Forbidden, Overloaded
 from hitbox.broker.clock import clock
-from hitbox.broker.errors import StoreFull
 from hitbox.broker.http.auth import RateLimiter
+from hitbox.client import BadRequest, Client, Conflict, Forbidden, Overloaded
+from hitbox.protocol.errors import StoreFull
 from support.broker_kit import item, running, serving, sub
 
 DAY = 86_400

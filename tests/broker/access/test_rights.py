@@ -26,21 +26,22 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 import hitbox
 from hitbox import Schema
-from hitbox.broker import cli, metrics
+from hitbox.broker import metrics
 from hitbox.broker.access import directory
 from hitbox.broker.access.principals import EVERYTHING, ROLES, Principal, check_principal
 from hitbox.broker.access.rights import Need
 from hitbox.broker.broker import Broker
-from hitbox.broker.client import Client, Refused
+from hitbox.broker.commands import cli
 from hitbox.broker.delivery.dispatcher import AcceptedEvent
-from hitbox.broker.errors import BadRequest, NotAllowed, StoreDamaged
 from hitbox.broker.http import routes, websocket
 from hitbox.broker.http.app import application
 from hitbox.broker.http.auth import AccessControl
 from hitbox.broker.http.gate import Gate
 from hitbox.broker.http.openapi import describe
-from hitbox.broker.subscriptions import SubscriptionRegistry
-from hitbox.broker.webhook import WebhookSettings
+from hitbox.broker.subscribers.subscriptions import SubscriptionRegistry
+from hitbox.broker.subscribers.webhook import WebhookSettings
+from hitbox.client import Client, Refused
+from hitbox.protocol.errors import BadRequest, NotAllowed, StoreDamaged
 from support.broker_kit import SCHEMA, serving, token_of, until
 
 PARIS, ROME = {"price": 1.0, "city": "Paris"}, {"price": 2.0, "city": "Rome"}
@@ -486,7 +487,7 @@ def test_nobody_learns_whether_an_event_matches_what_is_hidden(tmp_path: Path) -
                 streamed, history = (await live(s, who))["stats"], figures["history"]
                 for name in ("delivered_per_second", "acked_per_second"):
                     assert {name in line for line in [*history, streamed]} == {knows}
-                for name in ("unmatched", "delivered", "pending"):
+                for name in ("unmatched", "delivered", "pending", "oldest_pending_seconds", "kept"):
                     assert (name in figures) == (name in streamed) == knows
                     assert (re.search(rf"^hitbox_{name}(_total)? ", text, re.MULTILINE) is not None) == knows
                 assert ("hitbox_commit_to_sent_seconds_count" in text) == knows
@@ -1215,8 +1216,8 @@ def test_the_commands(tmp_path: Path) -> None:
 
 def test_repair_keeps_the_door_closed(tmp_path: Path) -> None:
     """Principals and tokens survive a repair; if they are lost, the broker still asks for a token."""
-    from hitbox.broker import repair
     from hitbox.broker.store.store import Store
+    from hitbox.broker.upkeep import repair
 
     async def make() -> None:
         async with scene(tmp_path) as s:
@@ -1254,7 +1255,7 @@ def test_repair_keeps_the_door_closed(tmp_path: Path) -> None:
 
 def test_an_export_has_no_principals(tmp_path: Path) -> None:
     """A snapshot holds subscriptions only; imported ones belong to nobody until somebody uses them."""
-    from hitbox.broker import import_export
+    from hitbox.broker.upkeep import import_export
 
     async def make() -> None:
         async with scene(tmp_path / "one") as s:

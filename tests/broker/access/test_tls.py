@@ -18,15 +18,15 @@ from typer.testing import CliRunner
 from websockets.asyncio.client import connect
 
 from hitbox.broker.broker import Broker
-from hitbox.broker.cli import app
-from hitbox.broker.client import Client
+from hitbox.broker.commands.cli import app
 from hitbox.broker.delivery.mailbox import Mailbox
-from hitbox.broker.errors import BadRequest, CannotListen, NotAllowed, StoreFailed
 from hitbox.broker.http.app import serve
 from hitbox.broker.http.auth import AccessControl
 from hitbox.broker.http.connections import QUEUED_MESSAGES
 from hitbox.broker.http.tls import Tls
 from hitbox.broker.http.websocket import Session
+from hitbox.client import Client
+from hitbox.protocol.errors import BadRequest, CannotListen, NotAllowed, StoreFailed
 from support.broker_kit import SCHEMA, serving, until
 from support.certificates import Authority
 from support.served import served

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from hitbox.broker.client import Client
 from hitbox.broker.http.tls import Tls
+from hitbox.client import Client
 from support.broker_kit import item, serving, sub, token_of, until
 from support.certificates import Authority
 from support.raw_websocket import frame

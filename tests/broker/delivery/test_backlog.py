@@ -7,12 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from hitbox.broker.broker import Broker
 from hitbox.broker.delivery.delivery import OVER_BYTES, TOO_OLD
 from hitbox.broker.metrics import exposition
 from hitbox.broker.settings import Options
+from hitbox.broker.store.store import Store
 from support.broker_kit import Listener, item, running, sub, until
 
 
@@ -39,6 +41,35 @@ def test_one_forgotten_delivery_does_not_pin_the_log(tmp_path: Path) -> None:
             bob = await Listener(broker).attach("bob")
             await until(lambda: bob.seqs() == [1] and not broker.store.kept.rows())
             assert bob.got[0]["time"] > 0
+
+    asyncio.run(scenario())
+
+
+def test_what_else_is_stored_takes_nothing_of_the_log(tmp_path: Path) -> None:
+    """Dead letters and delayed events of one may be larger than `keep_bytes`, and the events of all others stay."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, keep_bytes=100_000) as broker:
+            await broker.put_subscriber("ann", Options(limit=1))
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            large = "x" * 30_000
+            for _ in range(8):
+                await broker.publish([item(qty=1, city=large)])
+                await until(broker.caught_up)
+            await until(lambda: broker.store.dead.rows() == 7)
+            await broker.publish([msgspec.structs.replace(item(qty=0, city=large), delay_seconds=3600.0)] * 8)
+            first = await broker.publish([item(qty=0)] * 20)
+            await until(broker.caught_up)
+            await broker._trim()
+            assert broker.store.used_bytes() > 400_000
+            assert broker.store.event_bytes < 100_000
+            assert 1 < broker.store.events.first() < first
+        store = Store(tmp_path)
+        counted = store.event_bytes
+        with store.transaction():
+            store.trim(2**62, 0)
+        assert (store.event_bytes, counted > 0) == (0, True)
+        store.close()
 
     asyncio.run(scenario())
 

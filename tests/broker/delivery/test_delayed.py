@@ -14,14 +14,15 @@ import pytest
 from msgspec import Raw
 
 import hitbox
-from hitbox.broker import admin, errors
+from hitbox.broker import admin
 from hitbox.broker.access.principals import Principal, TokenSettings
-from hitbox.broker.client import BadRequest, Client, Conflict, Overloaded
-from hitbox.broker.published_event import MAX_SECONDS, PublishedEvent
-from hitbox.broker.repair import check, repair
+from hitbox.broker.events.published_event import MAX_SECONDS, PublishedEvent
 from hitbox.broker.settings import Options
 from hitbox.broker.store.store import Store
-from hitbox.broker.subscriptions import Subscription
+from hitbox.broker.subscribers.subscriptions import Subscription
+from hitbox.broker.upkeep.repair import check, repair
+from hitbox.client import BadRequest, Client, Conflict, Overloaded
+from hitbox.protocol import errors
 from support.broker_kit import Listener, held_up, publish_until_full, running, serving, until
 
 EVERYTHING = [Subscription("all", "price >= 0", 4)]

@@ -17,15 +17,15 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from hitbox.broker import admin
-from hitbox.broker.client import Client, Delivery
-from hitbox.broker.client.prefetch import FIRST_WINDOW, PrefetchWindow
 from hitbox.broker.delivery.mailbox import MEMORY_ROWS, Mailbox
 from hitbox.broker.delivery.mailbox import Delivery as MailboxDelivery
-from hitbox.broker.errors import BadRequest
 from hitbox.broker.http import websocket
 from hitbox.broker.http.websocket import DeliveryNumbers
 from hitbox.broker.settings import Options
-from hitbox.broker.subscriptions import Subscriber
+from hitbox.broker.subscribers.subscriptions import Subscriber
+from hitbox.client import Client, Delivery
+from hitbox.client.prefetch import FIRST_WINDOW, PrefetchWindow
+from hitbox.protocol.errors import BadRequest
 from support.broker_kit import Listener, held_up, item, running, serving, sub, until
 
 

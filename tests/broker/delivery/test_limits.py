@@ -11,7 +11,8 @@ import pytest
 
 from hitbox.broker.broker import Broker
 from hitbox.broker.delivery.delivery import OLDEST_ROWS, OVER_LIMIT
-from hitbox.broker.published_event import PublishedEvent
+from hitbox.broker.delivery.dispatcher import AcceptedEvent, Dispatcher
+from hitbox.broker.events.published_event import PublishedEvent
 from hitbox.broker.settings import Options
 from hitbox.broker.store.store import Store
 from support.broker_kit import Listener, held_up, item, publish_until_full, running, sub, until
@@ -231,5 +232,53 @@ def test_expired_deliveries_and_the_excess_are_removed_together(tmp_path: Path) 
             assert [seq for _, seq in late] == list(range(2, 41, 4))
             assert [seq for _, seq in dropped] == [seq for seq in range(1, 21) if seq % 4 != 2]
             assert stored(broker, "ann") == [seq for seq in range(21, 41) if seq % 4 != 2]
+
+    asyncio.run(scenario())
+
+
+def test_dead_letters_that_do_not_fit_together_are_made_little_by_little(tmp_path: Path) -> None:
+    """Each try that fails makes the store full for everybody, so the next one is smaller."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, max_store_bytes=3_000_000, keep_seconds=1e6) as broker:
+            await broker.subscribe("ann", [sub("s", "qty > 0")])
+            for _ in range(15):
+                await broker.publish([item(qty=1, city="x" * 10_000)] * 10)
+            await until(broker.caught_up)
+            await broker.put_subscriber("ann", Options(limit=1))
+            await until(lambda: broker.mailbox("ann").pending == 1 and not broker.writer.full, 60)
+            assert broker.store.dead.rows() == 149
+            assert await broker.publish([item(qty=0)]) == 151
+
+    asyncio.run(scenario())
+
+
+def test_events_with_very_many_matches_are_not_matched_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One who subscribes to everything many times holds up nobody: what is found is sent before more is looked for."""
+    monkeypatch.setattr("hitbox.broker.delivery.dispatcher.MOST_MATCHES", 100)
+    monkeypatch.setattr("hitbox.broker.delivery.dispatcher.MOST_IN_CALL", 100)
+    monkeypatch.setattr("hitbox.broker.delivery.dispatcher.SURE_TOGETHER", 2)
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            runs, right = list[int](), Dispatcher.run
+
+            async def run(dispatcher: Dispatcher, batch: list[AcceptedEvent]) -> Any:
+                rows, matches = await right(dispatcher, batch)
+                runs.append(sum(one.total() for one in matches.values()))
+                return rows, matches
+
+            monkeypatch.setattr(Dispatcher, "run", run)
+            await broker.subscribe("ann", [sub(f"s{n}", "qty >= 0") for n in range(40)])
+            ann = await Listener(broker).attach("ann")
+            await broker.publish([item(qty=n) for n in range(30)])
+            await until(lambda: ann.seqs() == [*range(1, 31)])
+            assert all(len(one["subscriptions"]) == 40 for one in ann.got)
+            await until(broker.caught_up)
+            assert sum(runs) == 30 * 40
+            assert max(runs) < 100 + 2 * 40
+            assert (broker.statistics.counts["matched"], broker.change_barrier.events_inside) == (30, 0)
 
     asyncio.run(scenario())

@@ -11,10 +11,10 @@ import httpx
 import pytest
 
 from hitbox.broker.broker import Broker
-from hitbox.broker.client import Client
-from hitbox.broker.errors import Conflict, Unknown
 from hitbox.broker.settings import Options
-from hitbox.broker.webhook import WebhookSettings
+from hitbox.broker.subscribers.webhook import WebhookSettings
+from hitbox.client import Client
+from hitbox.protocol.errors import Conflict, Unknown
 from support.broker_kit import Listener, item, running, serving, sub, until
 from support.webhook_target import target
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hitbox.broker import admin, subscriptions
+from hitbox.broker import admin
 from hitbox.broker.broker import Broker
 from hitbox.broker.settings import Options
+from hitbox.broker.subscribers import subscriptions
+from hitbox.protocol.errors import Overloaded
 from support.broker_kit import item, running, sub, until
 
 
@@ -98,3 +101,38 @@ def test_the_unmatched_are_those_that_nobody_wants(tmp_path: Path) -> None:
             assert pending(broker, "ann") == [(1, 8, ["s"]), (3, 0, []), (4, 0, [])]
 
     run(scenario())
+
+
+def test_long_replays_leave_the_threads_of_others_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A predicate that takes long on each event holds up large publishes and delayed events of nobody; after a moment
+    the next replay has its turn, and too many at a time are refused."""
+    release, begun, right = threading.Event(), list[str](), admin._wants
+
+    def stuck(broker: Broker, subscriber: Any, *more: Any) -> Any:
+        begun.append(subscriber.name)
+        release.wait(30)
+        return right(broker, subscriber, *more)
+
+    monkeypatch.setattr(admin, "_wants", stuck)
+    monkeypatch.setattr(admin, "REPLAY_SECONDS", 0)
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await published(broker, 3)
+            names = [f"ann{n}" for n in range(admin.MOST_REPLAYS)]
+            for name in names:
+                await broker.subscribe(name, [sub("s", "qty > 0")])
+            replays = [asyncio.create_task(admin.replay(broker, name, 1)) for name in names]
+            await until(lambda: len(begun) == 2)
+            with pytest.raises(Overloaded):
+                await admin.replay(broker, "ann0", 1)
+            assert await asyncio.wait_for(asyncio.to_thread(lambda: 7), 20) == 7
+            release.set()
+            assert await asyncio.gather(*replays) == [3] * len(names)
+            assert len(set(begun[:4])) == 4  # one event each, then another one's turn
+            assert broker.replaying.total() == 0
+
+    try:
+        run(scenario())
+    finally:
+        release.set()

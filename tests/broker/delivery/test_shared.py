@@ -20,7 +20,7 @@ from hitbox.broker.broker import Broker
 from hitbox.broker.delivery.mailbox import Mailbox
 from hitbox.broker.delivery.webhooks import WebhookSession
 from hitbox.broker.settings import Options
-from hitbox.broker.webhook import WebhookSettings
+from hitbox.broker.subscribers.webhook import WebhookSettings
 from support.broker_kit import Listener, item, running, serving, sub, until
 from support.webhook_target import target
 

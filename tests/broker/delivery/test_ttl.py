@@ -12,14 +12,14 @@ import pytest
 
 import hitbox
 from hitbox.broker import admin
-from hitbox.broker.client import BadRequest, Client
 from hitbox.broker.clock import time
 from hitbox.broker.delivery.dispatcher import Dispatcher
 from hitbox.broker.delivery.mailbox import FRAME_COUNT, Delivery
+from hitbox.broker.events.published_event import MAX_SECONDS, PublishedEvent, expires_at
 from hitbox.broker.metrics import exposition
-from hitbox.broker.published_event import MAX_SECONDS, PublishedEvent, expires_at
 from hitbox.broker.settings import Options
-from hitbox.broker.subscriptions import Subscription
+from hitbox.broker.subscribers.subscriptions import Subscription
+from hitbox.client import BadRequest, Client
 from support.broker_kit import Listener, running, serving, until
 
 EVERYTHING = [Subscription("all", "price >= 0", 4)]

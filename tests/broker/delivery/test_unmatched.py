@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from hitbox.broker import admin
-from hitbox.broker.cli import app
-from hitbox.broker.client import Client
+from hitbox.broker.commands.cli import app
 from hitbox.broker.settings import Options
+from hitbox.client import Client
 from support.broker_kit import Listener, item, running, sub, until
 from support.served import served
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from hitbox.broker.broker import Broker
-from hitbox.broker.client import BadRequest, Client
 from hitbox.broker.clock import time
 from hitbox.broker.metrics import exposition
 from hitbox.broker.settings import Options
-from hitbox.broker.subscriber_record import USE_SECONDS, read_record
-from hitbox.broker.subscriptions import Subscriber
-from hitbox.broker.webhook import WebhookSettings
+from hitbox.broker.subscribers.subscriber_record import USE_SECONDS, read_record
+from hitbox.broker.subscribers.subscriptions import Subscriber
+from hitbox.broker.subscribers.webhook import WebhookSettings
+from hitbox.client import BadRequest, Client
 from support.broker_kit import Listener, item, running, serving, sub, until
 
 Move = Callable[[float], None]

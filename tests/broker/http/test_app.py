@@ -17,8 +17,8 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from hitbox.broker.client import Client, Delivery, Refused
-from hitbox.broker.errors import NotAllowed, Overloaded, StoreFailed
+from hitbox.client import Client, Delivery, Refused
+from hitbox.protocol.errors import NotAllowed, Overloaded, StoreFailed
 from support.broker_kit import SCHEMA, serving, token_of, until
 
 

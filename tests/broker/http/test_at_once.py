@@ -19,7 +19,7 @@ from hitbox.broker.delivery.mailbox import Delivery, Mailbox
 from hitbox.broker.http import publish_socket, websocket
 from hitbox.broker.http.connections import WebSocketProtocol
 from hitbox.broker.settings import Options
-from hitbox.broker.subscriptions import Subscriber
+from hitbox.broker.subscribers.subscriptions import Subscriber
 from hitbox.errors import HitboxError
 from support.broker_kit import item, serving, sub, until
 

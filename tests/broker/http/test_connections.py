@@ -20,15 +20,16 @@ import pytest
 from websockets.asyncio.client import connect
 
 from hitbox.broker import admin
+from hitbox.broker.access.principals import LOCAL
 from hitbox.broker.broker import Broker
-from hitbox.broker.client import Client, Refused
-from hitbox.broker.errors import CannotListen, Forbidden, Overloaded, StoreFailed
+from hitbox.broker.fair_threads import FairThreads
 from hitbox.broker.http import connections
 from hitbox.broker.http.app import serve
 from hitbox.broker.http.auth import AccessControl
-from hitbox.broker.http.lookups import Lookups
 from hitbox.broker.http.publish_socket import PublishSession
 from hitbox.broker.settings import Settings
+from hitbox.client import Client, Refused
+from hitbox.protocol.errors import CannotListen, Forbidden, Overloaded, StoreFailed
 from support.broker_kit import SCHEMA, Listener, item, serving, sub, until
 from support.raw_websocket import frame, read_frame, upgraded
 
@@ -522,18 +523,18 @@ def test_long_looks_leave_the_loop_free(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_look_whose_requester_left_keeps_its_turn_until_it_ends() -> None:
     async def scenario() -> None:
-        lookups, release, running = Lookups(5), threading.Event(), []
+        lookups, release, running = FairThreads("lookup", 2, 5), threading.Event(), []
 
         def look() -> None:
             running.append(1)
             release.wait(30)
             running.pop()
 
-        left = [asyncio.create_task(lookups.run(look)) for _ in range(2)]
+        left = [asyncio.create_task(lookups.run(LOCAL, look)) for _ in range(2)]
         await until(lambda: len(running) == 2)
         for one in left:
             one.cancel()
-        third = asyncio.create_task(lookups.run(lambda: len(running)))
+        third = asyncio.create_task(lookups.run(LOCAL, lambda: len(running)))
         await asyncio.sleep(0.05)
         assert not third.done()
         release.set()
@@ -541,7 +542,25 @@ def test_a_look_whose_requester_left_keeps_its_turn_until_it_ends() -> None:
         await until(lambda: lookups.waiting == 0)
         lookups.most = 0
         with pytest.raises(Overloaded):
-            await lookups.run(look)
+            await lookups.run(LOCAL, look)
+
+    run(scenario())
+
+
+def test_nobody_waits_for_all_the_looks_of_another() -> None:
+    """However many one principal asks for, another one's has a thread and is not refused."""
+
+    async def scenario() -> None:
+        lookups, release = FairThreads("lookup", 2, 5), threading.Event()
+        looks = [asyncio.create_task(lookups.run("ann", release.wait, 30)) for _ in range(5)]
+        await until(lambda: lookups.waiting == 5)
+        with pytest.raises(Overloaded):
+            await lookups.run("ann", release.wait, 30)
+        assert [await lookups.run("bob", lambda n=n: n) for n in range(3)] == [0, 1, 2]  # type: ignore[misc]
+        assert not any(one.done() for one in looks)
+        release.set()
+        await asyncio.gather(*looks)
+        assert lookups.waiting == 0
 
     run(scenario())
 

@@ -15,8 +15,8 @@ import pytest
 from websockets.asyncio.client import connect
 
 from hitbox.broker.broker import Broker
-from hitbox.broker.client import Client
 from hitbox.broker.http import connections, event_stream
+from hitbox.client import Client
 from support.broker_kit import item, serving, sub, until
 
 ANN = "/v1/subscribers/ann"

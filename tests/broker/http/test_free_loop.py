@@ -15,12 +15,12 @@ import apsw
 import httpx
 import pytest
 
-from hitbox.broker.client import BadRequest, Client, Overloaded, StoreFull
 from hitbox.broker.delivery.dispatcher import LARGE
 from hitbox.broker.http.openapi import describe
 from hitbox.broker.store import search
 from hitbox.broker.store.store import Store
-from hitbox.broker.subscription_changes import INLINE_BYTES
+from hitbox.broker.subscribers.subscription_changes import INLINE_BYTES
+from hitbox.client import BadRequest, Client, Overloaded, StoreFull
 from support.broker_kit import SCHEMA, Listener, item, running, serving, sub, until
 
 OWNER = "/v1/subscribers/{subscriber}"

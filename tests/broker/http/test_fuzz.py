@@ -18,7 +18,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.exhaustive  # `make test` has bad requests of each kind, in test_app.py and test_hostile.py
 PIECES = ["price", "qty", "city", "AND", "OR", "NOT", "(", ")", "BETWEEN", "IN", "LIKE", "'a%b_'", "''", "IS NULL",
           "TRUE", "1", "-3.5e300", "1e999", "0x1", "<", ">=", "<>", "\"q\"", "TIMESTAMP '2026-01-01'", "\x00", "é",
           "\ud83d\ude00", "%", ";", "--", "ESCAPE '\\'", ",", "nul"]  # fmt: skip
@@ -56,7 +56,7 @@ ODD: list[Any] = [
 def broker(tmp_path: Path) -> Iterator[tuple[str, int]]:
     """A broker in a process of its own: its address and process id."""
     command = ["serve", "--data", str(tmp_path), "--port", "0", "--schema", "price:float,qty:int,city:string"]
-    process = subprocess.Popen([sys.executable, "-m", "hitbox.broker.cli", *command], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-m", "hitbox", *command], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     found = re.search(r"http://\S+", process.stdout.readline())
     assert found

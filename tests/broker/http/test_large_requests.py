@@ -14,11 +14,11 @@ import httpx
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
-from hitbox.broker import json_text
-from hitbox.broker.client import Client
-from hitbox.broker.errors import BadRequest, TooLarge
-from hitbox.broker.json_text import decode, decode_list
-from hitbox.broker.published_event import PublishedEvent
+from hitbox.broker.events import json_text
+from hitbox.broker.events.json_text import decode, decode_list
+from hitbox.broker.events.published_event import PublishedEvent
+from hitbox.client import Client
+from hitbox.protocol.errors import BadRequest, TooLarge
 from support.broker_kit import serving
 
 JSON = {"content-type": "application/json"}
@@ -72,7 +72,7 @@ def test_a_payload_that_is_too_large_is_not_decoded(tmp_path: Path, monkeypatch:
     decoded: list[int] = []
     normalized = json_text.normalized
     monkeypatch.setattr(
-        "hitbox.broker.published_event.normalized",
+        "hitbox.broker.events.published_event.normalized",
         lambda text, what: decoded.append(len(text)) or normalized(text, what),  # type: ignore[func-returns-value]
     )
 

@@ -16,8 +16,8 @@ import pytest
 from hitbox.broker import admin
 from hitbox.broker.admin import ANSWER_BYTES
 from hitbox.broker.broker import Broker
+from hitbox.broker.events.published_event import PublishedEvent
 from hitbox.broker.http import listings
-from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.settings import Options
 from support.broker_kit import serving, sub, token_of, until
 

@@ -16,9 +16,9 @@ from websockets.exceptions import ConnectionClosed, ConnectionClosedError
 from websockets.http11 import Request, Response
 
 from hitbox.broker.broker import Broker
-from hitbox.broker.client import Client, Refused
-from hitbox.broker.errors import BadRequest, NotAllowed, Overloaded, StoreFailed, TooLarge
 from hitbox.broker.http.publish_socket import MOST_UNANSWERED
+from hitbox.client import Client, Refused
+from hitbox.protocol.errors import BadRequest, NotAllowed, Overloaded, StoreFailed, TooLarge
 from support.broker_kit import Listener, item, serving, sub, token_of, until
 
 

@@ -9,7 +9,8 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,12 @@ import pytest
 
 from hitbox.broker.broker import RECORDS_AHEAD, Broker
 from hitbox.broker.delivery.dispatcher import BATCH
-from hitbox.broker.errors import StoreFull
-from hitbox.broker.published_event import PublishedEvent
+from hitbox.broker.events.published_event import PublishedEvent
 from hitbox.broker.settings import Options
 from hitbox.broker.store.group_commit import Job, Writer
 from hitbox.broker.store.store import Store
-from hitbox.simulator.disk import Faults, SimulatedDisk
+from hitbox.protocol.errors import StoreFull
+from simulator.disk import Faults, SimulatedDisk
 from support.broker_kit import Listener, item, publish_until_full, running, sub, until
 
 
@@ -536,3 +537,104 @@ def test_what_is_acknowledged_does_not_come_again_while_that_finds_no_room(
             await ann.leave()
 
     asyncio.run(scenario())
+
+
+class IdleWriter(Writer):
+    """Without a thread."""
+
+    def _begin(self) -> None: ...
+
+
+def try_commit(store: Store, work: Callable[[], object]) -> bool:
+    """Do something in a transaction; returns whether there was room."""
+    try:
+        store.begin()
+        work()
+        store.commit()
+    except (apsw.FullError, OSError):
+        store.rollback()
+        return False
+    return True
+
+
+@pytest.mark.parametrize("changed", [40, 400])
+def test_what_is_committed_can_be_copied_into_the_database(tmp_path: Path, changed: int) -> None:
+    """The log takes what is free of the disk: all the pages that were changed, not only those that are new."""
+    refused = 0
+    for free in range(40_000, 1_200_000, 20_000):
+        disk = SimulatedDisk(Faults(random.Random(0)), 2**22, lambda: None)
+        store = Store(tmp_path, disk=disk)
+        with store.transaction():
+            store.append([b"x" * 1500] * 500, 1)
+        store._shrink()
+        store.release(all=True)
+        disk.capacity = disk.used() + free
+
+        def change(store: Store = store) -> None:
+            store.db.execute("UPDATE events SET time = 2 WHERE seq <= ?", (changed,))
+            store.append([b"x" * 1500] * 40, 1)
+
+        refused += not try_commit(store, change)
+        store.release(all=True)
+        assert store.maintenance_errors == {}, free
+        store.close()
+        disk.close()
+    assert 0 < refused < 58
+
+
+def test_a_full_disk_has_room_again_however_little_was_left(tmp_path: Path) -> None:
+    """All events may go. What removes them and returns the pages to the disk needs room itself, so it is done little by
+    little."""
+    for free in range(40_000, 240_000, 8_000):
+        disk = SimulatedDisk(Faults(random.Random(0)), 2**22, lambda: None)
+        store = Store(tmp_path, disk=disk)
+        with store.transaction():
+            first = store.append([b"x" * 6_000] * 200, 1)
+            store.put_meta("matched", first + 199)
+        with store.transaction():
+            store.trim(0, 0, batch=100)  # what is free in the database is not free on the disk
+        store.release(all=True)
+        disk.capacity = disk.used() + free
+        writer = IdleWriter(store, asyncio.new_event_loop(), partial(store.trim, 2, 2**40))
+        writer.full = True
+        for _ in range(200):
+            writer._recover(waiting=False)
+            if not (writer.full or store.events.rows()):
+                break
+            writer.full = True
+        else:
+            pytest.fail(f"with {free} bytes free it stays full: {store.sizes()}, {store.events.rows()} events")
+        store.close()
+        disk.close()
+
+
+class CrowdedDisk(SimulatedDisk):
+    """A large disk with little room: that of `capacity`."""
+
+    def space(self, folder: Path) -> tuple[int, int]:
+        return 2**30, super().space(folder)[1]
+
+
+def test_a_new_store_needs_room_for_itself_only(tmp_path: Path) -> None:
+    """Not for its reserve. It is full then, until there is more room."""
+    full = refused = 0
+    for free in range(20_000, 8_000_000, 97_000):
+        disk = CrowdedDisk(Faults(random.Random(0)), free, lambda: None)
+        try:
+            store = Store(tmp_path, disk=disk)
+        except StoreFull:
+            refused += 1
+            assert free < 300_000
+        else:
+            full += not store.has_room
+            assert store.has_room == (disk.size(store.folder / "reserve") == store.reserve.bytes)  # type: ignore[union-attr]
+            store.close()
+        disk.capacity = 2**26
+        store = Store(tmp_path, disk=disk)
+        assert store.has_room
+        with store.transaction():
+            store.append([b'{"event":{}}'] * 1000, 1)
+        store.close()
+        disk.close()
+    assert 0 < refused < 4
+    assert full > 30

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pytest
 
 from hitbox import Index, Schema
-from hitbox.broker import import_export
-from hitbox.broker.errors import StoreDamaged, StoreFailed, StoreFull
 from hitbox.broker.store import checked_table, recent
 from hitbox.broker.store.checked_table import crc_of
 from hitbox.broker.store.group_commit import Writer
 from hitbox.broker.store.store import TABLES, Store, StoredChange
+from hitbox.broker.upkeep import import_export
+from hitbox.protocol.errors import StoreDamaged, StoreFailed, StoreFull
 
 
 def fill(store: Store, events: int = 200) -> None:
@@ -117,6 +117,24 @@ def test_a_replay_skips_events_that_were_let_go_meanwhile(tmp_path: Path) -> Non
     assert store.add_replayed(1, [(4, 10, "s1"), (4, 11, "s1")]) == 1
     store.commit()
     assert [one.body for one in store.fetch(1, set(), 10)[0]] == [b'{"event":{"price":10}}']
+    store.close()
+
+
+def test_a_replay_does_not_read_all_that_is_pending(tmp_path: Path) -> None:
+    """Nothing else is stored meanwhile, and a subscriber may have a million pending deliveries."""
+    store = Store(tmp_path)
+    with store.transaction():
+        store.put_subscriber(1, "ann", b"{}")
+        store.append([b'{"event":{}}'] * 20_000, 1)
+        store.record([(1, n % 10, n + 1, "s", 0) for n in range(19_990)], 20_000)
+    with store.transaction():
+        store.settle(20_000)
+    steps = []
+    store.db.set_progress_handler(lambda: bool(steps.append(1)), 100)
+    with store.transaction():
+        assert store.add_replayed(1, [(4, seq, "s1") for seq in range(19_981, 20_001)]) == 10
+    assert len(steps) < 200  # 20,000 steps of SQLite; to read them all takes more than ten per delivery
+    assert len(pending(store)) == 20_000
     store.close()
 
 

@@ -20,7 +20,6 @@ from typing import Any, Protocol
 
 import msgspec
 
-from hitbox.broker import changes
 from hitbox.broker.access.principals import (
     EVERYTHING,
     ITSELF,
@@ -37,15 +36,16 @@ from hitbox.broker.access.principals import (
 from hitbox.broker.access.rights import Caller, Need
 from hitbox.broker.access.usage import PREFIX, Usage
 from hitbox.broker.clock import time
-from hitbox.broker.errors import BadRequest, Conflict, Forbidden, NotAllowed, Unknown
+from hitbox.broker.events import changes
 from hitbox.broker.settings import check_name
 from hitbox.broker.store.group_commit import Writer
 from hitbox.broker.store.store import Store
-from hitbox.broker.subscriptions import Subscriber, SubscriptionRegistry
+from hitbox.broker.subscribers.subscriptions import Subscriber, SubscriptionRegistry
 from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError, TooExpensive, counted
 from hitbox.index.index import Index
 from hitbox.language import Limits
+from hitbox.protocol.errors import BadRequest, Conflict, Forbidden, NotAllowed, Unknown
 
 LONGEST_WAIT = 3600.0
 MOST_PRINCIPALS, MOST_TOKENS = 10_000, 100_000

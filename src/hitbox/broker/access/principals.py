@@ -14,8 +14,8 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from hitbox.broker.errors import BadRequest
 from hitbox.broker.settings import MOST, NAME
+from hitbox.protocol.errors import BadRequest
 
 Role = Literal["publish", "subscribe", "observe", "manage"]
 ROLES: tuple[Role, ...] = get_args(Role)

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import msgspec
 
 from hitbox.broker.access.principals import ROLES, Principal, Role
-from hitbox.broker.errors import Forbidden
-from hitbox.broker.published_event import PublishedEvent
-from hitbox.broker.subscriptions import Subscriber, SubscriptionRegistry, stored_values
+from hitbox.broker.events.published_event import PublishedEvent
+from hitbox.broker.subscribers.subscriptions import Subscriber, SubscriptionRegistry
+from hitbox.protocol.errors import Forbidden
 
 
 class Rights(Protocol):
@@ -115,7 +115,7 @@ class Caller:
         return self.shows_now()(subscriber)
 
     def shows_now(self) -> Callable[[Subscriber], bool]:
-        """The same for many subscribers, with the rights that the caller has now."""
+        """A test of many subscribers: whether the caller may know of one, with the rights that it has now."""
         rights, name, others = self.rights(), self.name, self.knows_others()
 
         def shows(one: Subscriber) -> bool:
@@ -135,11 +135,11 @@ class Caller:
             raise Forbidden(f"{self.name!r} may not look at the subscriber {name!r:.100}")
 
     def shows_id(self, id: str) -> bool:
-        """The same for the id of a subscription."""
+        """Whether the caller may know of a subscription, by its id."""
         return self.shows_ids_now()(id)
 
     def shows_ids_now(self) -> Callable[[Any], bool]:
-        """The same for many ids, with the rights that the caller has now."""
+        """A test of many ids: whether the caller may know of a subscription, with the rights that it has now."""
         shows, by_name = self.shows_now(), self._registry.by_name
         found: dict[str, bool] = {}
 
@@ -175,11 +175,10 @@ class Caller:
         return not self.rights().see or self._directory.may_see(self.name, event)
 
     def sees_body(self, body: bytes | None) -> bool:
-        """The same for an event as it is stored; None: there is nothing to show."""
+        """Whether the caller may see an event, by its stored text; None: there is nothing to show."""
         if body is None or not self.rights().see:
             return True
-        event = msgspec.json.decode(body, type=PublishedEvent).event
-        return self.sees(stored_values(event, self._registry.schema))
+        return self.sees(msgspec.json.decode(body, type=PublishedEvent).event)
 
     def check_sees(self, event: Mapping[str, Any]) -> None:
         if not self.sees(event):
@@ -192,4 +191,4 @@ class Caller:
         """Those of the events ({"event": ..., ...}) that the caller may see."""
         if self.sees_all():
             return list(events)
-        return [one for one in events if self.sees(stored_values(one.get("event") or {}, self._registry.schema))]
+        return [one for one in events if self.sees(one.get("event") or {})]

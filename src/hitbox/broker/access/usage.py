@@ -14,8 +14,8 @@ from typing import NamedTuple
 import msgspec
 
 from hitbox.broker.clock import clock
-from hitbox.broker.errors import Forbidden
 from hitbox.broker.store.store import Store
+from hitbox.protocol.errors import Forbidden
 
 PREFIX = "usage/"
 DAY_SECONDS = 86_400

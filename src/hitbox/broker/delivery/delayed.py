@@ -22,16 +22,16 @@ from hitbox.broker.access.directory import Directory
 from hitbox.broker.access.usage import Charge, store_charges
 from hitbox.broker.clock import clock, time
 from hitbox.broker.delivery.change_barrier import ChangeBarrier
-from hitbox.broker.errors import Overloaded
-from hitbox.broker.message_ids import MessageIds
-from hitbox.broker.published_event import PublishedEvent
+from hitbox.broker.events.message_ids import MessageIds
+from hitbox.broker.events.published_event import PublishedEvent
 from hitbox.broker.settings import Settings
 from hitbox.broker.store.group_commit import Writer
 from hitbox.broker.store.store import Store
-from hitbox.broker.subscriptions import contradiction, stored_values
+from hitbox.broker.subscribers.subscriptions import contradiction
 from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError
 from hitbox.index.index import Index
+from hitbox.protocol.errors import Overloaded
 
 ROWS = 1_000
 """Events that are moved at once."""
@@ -154,7 +154,7 @@ class DelayedEvents:
             for number, _, _, body in rows:
                 item = msgspec.json.decode(body, type=PublishedEvent)
                 try:
-                    checker.match(stored_values(item.event, schema), item.where)
+                    checker.match(item.event, item.where)
                 except HitboxError as problem:
                     bad.append(f"delayed event {number}: {problem}")
             after = rows[-1][0]

@@ -27,7 +27,8 @@ FETCH_ROWS = 1_000
 MOST_WITHOUT_ROOM = 1_000
 """Operations that may wait for room on a full disk before their connections wait, too."""
 OLDEST_ROWS = 5_000
-"""Deliveries beyond a limit that are removed at once, so that nobody waits long for the store."""
+"""Deliveries beyond a limit that are removed at once, so that nobody waits long for the store. Fewer if the disk had no
+room for so many dead letters: what fails makes the store full for everybody."""
 OVER_LIMIT = "more pending than the subscriber's limit"
 OVER_BYTES = "more bytes pending than max_pending_bytes or max_principal_pending_bytes"
 TOO_OLD = "pending for longer than max_pending_seconds"
@@ -394,19 +395,19 @@ class DeliveryTracker:
     def _removal_of_oldest(
         self, mailbox: Mailbox, options: Options, reason: str
     ) -> Callable[[], tuple[list[Key], list[Key]]]:
-        """The operation that removes the oldest deliveries of a durable subscriber, OLDEST_ROWS at most. Those of them,
+        """The operation that removes the oldest deliveries of a durable subscriber, some at once. Those of them,
         or of the next ones, that have expired are removed first. Unless its policy is to drop them, the others become
         dead letters: also those of one that is only disconnected above its own limit."""
         now, most = clock.now(), self._most_letters()
-        number, bytes_allowed = mailbox.subscriber.number, mailbox.most_bytes
+        number, bytes_allowed, at_once = mailbox.subscriber.number, mailbox.most_bytes, _removed_at_once(mailbox)
         before = now - int(self.settings.max_pending_seconds * 1e6)
 
         def excess() -> int:
             if reason == OVER_BYTES:
-                return self.store.count_beyond(number, bytes_allowed, OLDEST_ROWS)
+                return self.store.count_beyond(number, bytes_allowed, at_once)
             if reason == TOO_OLD:
-                return self.store.count_older(number, before, OLDEST_ROWS)
-            return self.store.pending_of(number, options.limit + OLDEST_ROWS) - options.limit
+                return self.store.count_older(number, before, at_once)
+            return self.store.pending_of(number, options.limit + at_once) - options.limit
 
         def remove() -> tuple[list[Key], list[Key]]:
             """Returns those that have expired, and the others that were removed. What counts is the store at the moment
@@ -432,8 +433,11 @@ class DeliveryTracker:
     ) -> None:
         mailbox.is_shrinking, mailbox.oldest = False, None
         mailbox.wake.set()
+        at_once = _removed_at_once(mailbox)
         if done.cancelled() or done.exception() is not None:
+            mailbox.most_removed = max(at_once // 2, 1)
             return  # tried again later
+        mailbox.most_removed = 2 * at_once
         late, keys = done.result()
         mailbox.drop(seq for _, seq in late + keys)
         mailbox.pending -= len(late) + len(keys)
@@ -443,6 +447,10 @@ class DeliveryTracker:
         else:
             mailbox.dropped += len(keys)
             self.statistics.counts["dropped"] += len(keys)
-        there_are_more = len(late) + len(keys) >= OLDEST_ROWS
+        there_are_more = len(late) + len(keys) >= at_once
         if there_are_more and (mailbox.connected is None or mailbox.subscriber.paused):
             self._enforce_pending_limit(mailbox)  # otherwise the connections have their turn, until the next look
+
+
+def _removed_at_once(mailbox: Mailbox) -> int:
+    return min(OLDEST_ROWS, mailbox.most_removed)

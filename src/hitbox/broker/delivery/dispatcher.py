@@ -18,7 +18,11 @@ owners may know of.
 
 Matching runs on the event loop, because handing a group to a thread takes longer than matching it. If a group takes
 long, fewer events are matched together. Large events, whose texts a LIKE has to search, are matched in a thread, and so
-are smaller ones if a single event of their size took long.
+are smaller ones if a single event of their size took long. Until that is known, a bound holds: a group that takes more
+than LOOP_STEPS is given up on the event loop, and matched from the beginning in the thread.
+
+Where each event has very many matches, a run ends early, so that these are not all in memory, and others get a turn
+while they are named.
 
 A subscription that takes too many steps on an event does not get it (suspensions.py); all others do.
 
@@ -43,13 +47,22 @@ from hitbox.broker.delivery.mailbox import Delivery, Mailbox
 from hitbox.broker.logs import without_message
 from hitbox.broker.settings import Way
 from hitbox.broker.stats import Matches
-from hitbox.broker.subscriptions import Subscriber, SubscriptionRegistry
-from hitbox.broker.suspensions import Failure, MatchCosts
+from hitbox.broker.subscribers.subscriptions import Subscriber, SubscriptionRegistry
+from hitbox.broker.subscribers.suspensions import Failure, MatchCosts
 from hitbox.encoding.arrays import LEVELS
+from hitbox.index.match_budget import UsedUp
 
 BATCH = 256
 """Events that are matched together, at most."""
+MOST_MATCHES = 50_000
+"""After so many matches a run ends, and the events that are left wait for the next one."""
+MOST_IN_CALL = 250_000
+"""Events and subscriptions that one call on the event loop may find together, at the worst, if it has more events than
+SURE_TOGETHER."""
+SURE_TOGETHER = 16
 TURN_SECONDS = 0.005
+LOOP_STEPS = 5_000
+"""The most that a call on the event loop may take; as many as TURN_SECONDS has, about."""
 ALTERNATE_SECONDS = 0.05
 log = logging.getLogger("hitbox.broker")
 LARGE = 4096
@@ -101,15 +114,19 @@ class Dispatcher:
     match_seconds: float = 0.0
     """Time that matching took in the last run."""
     _turn_ends: float = 0.0
+    _steps: int = 0
+    """Of the latest call."""
 
     async def run(self, batch: list[AcceptedEvent]) -> tuple[list[Row], dict[int, Matches]]:
-        """Match and send a batch; returns the rows to store, and whom each event matched."""
+        """Match and send the events of a batch, from the first on; returns the rows to store, and whom each event
+        matched. If there are very many matches, the last events of the batch are left for the next run."""
         rows: list[Row] = []
         self.failed, self.expensive = [], []
         self.match_seconds = 0.0
         self._turn_ends = time.monotonic() + TURN_SECONDS
-        made: dict[int, dict[Subscriber, Delivery]] = {a.seq: {} for a in batch}
-        levels = self._levels(batch, made)
+        matched = await self._match(batch)
+        made: dict[int, dict[Subscriber, Delivery]] = {a.seq: {} for a in batch[: len(matched)]}
+        levels = self._levels(list(zip(batch, matched, strict=False)), made)
         send: Callable[[Level], Any] = self._send_and_wait if self.way == "alternate" else self._send
         if self.way == "serial":
             everything = [level async for level in levels]
@@ -133,11 +150,13 @@ class Dispatcher:
         return rows, matches
 
     async def _levels(
-        self, batch: list[AcceptedEvent], made: dict[int, dict[Subscriber, Delivery]]
+        self,
+        matched: list[tuple[AcceptedEvent, dict[int, list[str]]]],
+        made: dict[int, dict[Subscriber, Delivery]],
     ) -> AsyncIterator[Level]:
-        """The levels of all events of the batch, in descending order; each is determined when it is asked for."""
+        """The levels of all these events, in descending order; each is determined when it is asked for."""
         wanted: list[list[tuple[AcceptedEvent, list[str]]]] = [[] for _ in range(LEVELS)]
-        for a, levels in zip(batch, await self._match(batch), strict=True):
+        for a, levels in matched:
             for priority, ids in levels.items():
                 wanted[priority].append((a, ids))
             if 0 not in levels:  # whether nobody wants it is known at level 0
@@ -147,6 +166,8 @@ class Dispatcher:
             for a, ids in wanted[number]:
                 mine = made[a.seq]
                 self._collect(a, ids, level, mine, now)
+                if time.monotonic() > self._turn_ends:
+                    await self._give_turn()
                 if number == 0 and self.registry.takes_unmatched and a.seq not in self.failed:
                     for one in self.registry.takers_of_unmatched(a.event, mine):
                         self._add(a, one, [], level, mine, now)
@@ -154,22 +175,30 @@ class Dispatcher:
                 yield level
 
     async def _match(self, batch: list[AcceptedEvent]) -> list[dict[int, list[str]]]:
-        """{priority: ids} of each event, in as few calls as the event loop can afford."""
+        """{priority: ids} of each event, in as few calls as the event loop can afford; of the first events only, if
+        these have very many matches."""
         found: list[dict[int, list[str]]] = []
-        while len(found) < len(batch):
-            part = batch[len(found) : len(found) + self.together]
+        matches, most = 0, max(MOST_IN_CALL // max(self.registry.count(), 1), SURE_TOGETHER)
+        while len(found) < len(batch) and matches < MOST_MATCHES:
+            part = batch[len(found) : len(found) + min(self.together, most)]
             size, started = max(len(a.body) for a in part), time.monotonic()
-            threaded = size >= self.large
-            found += await self.registry.in_thread(self._match_group, part) if threaded else self._match_group(part)
+            matched = None if size >= self.large else self._match_on_loop(part)
+            threaded = matched is None
+            if matched is None:
+                self._steps = 0
+                matched = await self.registry.in_thread(self._match_group, part)
+            found += matched
+            matches += sum(len(ids) for levels in matched for ids in levels.values())
             took = time.monotonic() - started
             self.match_seconds += took
-            self._adapt(len(part), size, threaded, took)
+            self._adapt(len(part), size, threaded, max(took, self._steps * TURN_SECONDS / LOOP_STEPS))
             if len(found) < len(batch):
                 await asyncio.sleep(0)
         return found
 
     def _adapt(self, count: int, size: int, threaded: bool, seconds: float) -> None:
-        """Choose how many events are matched together, and which are large, by the time that a call took."""
+        """Choose how many events are matched together, and which are large, by the time that a call took, or its steps
+        should take."""
         if seconds > TURN_SECONDS:
             if count > 1:
                 self.together = count // 2
@@ -181,34 +210,54 @@ class Dispatcher:
             if threaded and size < LARGE:
                 self.large = size + 1
 
-    def _match_group(self, group: list[AcceptedEvent]) -> list[dict[int, list[str]]]:
-        """{priority: ids} of each event. An event that cannot be matched does not affect the others."""
-        costs = self.registry.costs()
+    def _match_on_loop(self, group: list[AcceptedEvent]) -> list[dict[int, list[str]]] | None:
+        """{priority: ids} of each event; None if that takes too long for the loop, and then nothing has happened."""
+        failed, expensive, self._steps = len(self.failed), len(self.expensive), 0
+        try:
+            return self._match_group(group, LOOP_STEPS)
+        except UsedUp:
+            del self.failed[failed:], self.expensive[expensive:]
+            return None
+
+    def _match_group(self, group: list[AcceptedEvent], most: int | None = None) -> list[dict[int, list[str]]]:
+        """{priority: ids} of each event. An event that cannot be matched does not affect the others. `most`: UsedUp is
+        raised if it takes more steps."""
+        costs = self._costs(most)
         try:
             found = self.registry.match([a.event for a in group], [a.where for a in group], costs)
             self._note(group, costs)
             return found
+        except UsedUp:
+            raise
         except Exception:
+            self._steps += costs.spent
             if len(group) == 1:
-                return [self._match_alone(group[0])]
+                return [self._match_alone(group[0], most)]
         half = len(group) // 2
-        return self._match_group(group[:half]) + self._match_group(group[half:])
+        return self._match_group(group[:half], most) + self._match_group(group[half:], most)
 
-    def _match_alone(self, a: AcceptedEvent) -> dict[int, list[str]]:
+    def _costs(self, most: int | None) -> MatchCosts:
+        return self.registry.costs(None if most is None else max(most - self._steps, 1))
+
+    def _match_alone(self, a: AcceptedEvent, most: int | None) -> dict[int, list[str]]:
         """The levels of an event that come before the one that cannot be matched."""
         found: dict[int, list[str]] = {}
-        costs = self.registry.costs()
+        costs = self._costs(most)
         try:
             found.update(self.registry.levels(a.event, a.where, costs))  # keeps what comes before an error
             self._note([a], costs)
+        except UsedUp:
+            raise
         except Exception as problem:
             text = "event %d could not be matched; it is kept and tried again at the next start"
             log.error(text, a.seq, exc_info=without_message(problem))
             self.failed.append(a.seq)
+            self._steps += costs.spent
         return found
 
     def _note(self, group: list[AcceptedEvent], costs: MatchCosts) -> None:
         """Which subscriptions ran out of steps. Those that what an event asks may have cost so much are not blamed."""
+        self._steps += costs.spent
         blamed = {(id, event) for id, event in costs.blamed() if group[event or 0].where is None}
         for id, event in dict.fromkeys([*costs.ran_out, *sorted(blamed, key=str)]):
             self.expensive.append(Failure(id, group[event or 0].seq, (id, event) in blamed))
@@ -281,7 +330,7 @@ class Dispatcher:
         self._turn_ends = time.monotonic() + TURN_SECONDS
 
     async def _send_and_wait(self, level: Level) -> None:
-        """The same, and wait until the connections have written it, but at most ALTERNATE_SECONDS."""
+        """Offer a level, and wait until the connections have written it, but at most ALTERNATE_SECONDS."""
         busy = [asyncio.ensure_future(m.idle.wait()) for m in await self._send(level) if not m.idle.is_set()]
         if busy:
             _, stuck = await asyncio.wait(busy, timeout=ALTERNATE_SECONDS)

@@ -27,12 +27,12 @@ from typing import Protocol
 
 import msgspec
 
-from hitbox.broker.changes import parted
 from hitbox.broker.clock import clock, time
-from hitbox.broker.published_event import expires_at
+from hitbox.broker.events.changes import parted
+from hitbox.broker.events.published_event import expires_at
 from hitbox.broker.settings import MOST
 from hitbox.broker.store.store import StoredDelivery
-from hitbox.broker.subscriptions import Subscriber
+from hitbox.broker.subscribers.subscriptions import Subscriber
 from hitbox.encoding.arrays import LEVELS
 
 MEMORY_ROWS = 1_000
@@ -119,12 +119,13 @@ class Mailbox:
         self._consumers: dict[int, Consumer] = {}  # by the id of the connection, the newest last
         self.gone: set[int] | None = None  # while one of them fetches from disk: what was removed meanwhile
         self.is_shrinking = False  # the oldest deliveries are being removed, because there are more than the limit
+        self.most_removed = MOST  # of these at once: fewer after a try that the disk had no room for
         self.removal_due = False  # this is to be done before the next fetch from disk
         self.wake, self.idle = asyncio.Event(), asyncio.Event()
         self.disk_level = LEVELS - 1 if pending else -1
         """The highest level of which deliveries may be on disk only; -1: all are in memory."""
         self.spilled_to = -1
-        """The same for those that went to disk since the latest fetch began."""
+        """The highest level of the deliveries that went to disk since the latest fetch began; -1: there are none."""
         self.newest = 0
         self._ready: list[deque[Delivery]] = [deque() for _ in range(LEVELS)]
         self.ready = 0

@@ -17,7 +17,7 @@ from typing import Any
 
 import httpcore
 
-from hitbox.broker.errors import BadRequest
+from hitbox.protocol.errors import BadRequest
 
 SPECIAL = [ipaddress.ip_network(text) for text in ("192.0.0.0/24", "192.88.99.0/24", "3fff::/20")]
 """Protocol assignments, relays of 6to4, and documentation: Python 3.11 takes them for public."""

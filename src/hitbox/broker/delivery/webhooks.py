@@ -33,11 +33,11 @@ from hitbox.broker.delivery.delivery import DeliveryTracker
 from hitbox.broker.delivery.mailbox import MOST_DOUBLINGS, Connection, Delivery, Mailbox
 from hitbox.broker.delivery.receiver import Receiver
 from hitbox.broker.delivery.target_address import CheckedNetwork
-from hitbox.broker.errors import BadRequest, NotAllowed
 from hitbox.broker.logs import without_message
 from hitbox.broker.settings import Settings
-from hitbox.broker.webhook import Webhook, check_url, message_id, signed_headers
+from hitbox.broker.subscribers.webhook import Webhook, check_url, message_id, signed_headers
 from hitbox.errors import HitboxError
+from hitbox.protocol.errors import BadRequest, NotAllowed
 
 RETRY_AFTER_MOST = 3600.0
 REQUEST_SECONDS = 60.0
@@ -314,11 +314,12 @@ class Host(Protocol):
 
 
 class Webhooks:
-    """The sessions of all subscribers that have a webhook. `update` makes them agree with the settings."""
+    """The sessions of all subscribers that have a webhook. `update` makes them agree with the settings. The first of
+    them makes `requests`; the simulator brings its own."""
 
     def __init__(self, host: Host):
         self.host = host
-        self._requests: Requests | None = None
+        self.requests: Requests | None = None
         self._sessions: dict[int, WebhookSession] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
@@ -336,10 +337,10 @@ class Webhooks:
         taken = mailbox.connected is not None and not subscriber.options.shared
         if not usable or taken or self.host.mailboxes.get(subscriber.number) is not mailbox:
             return
-        if self._requests is None:
-            self._requests = Requests(self.host.settings)
+        if self.requests is None:
+            self.requests = Requests(self.host.settings)
         caller = self.host.acting_for(subscriber.owner)
-        session = WebhookSession(self.host.tracker, caller, self._requests, mailbox)
+        session = WebhookSession(self.host.tracker, caller, self.requests, mailbox)
         self._sessions[subscriber.number] = session
         self.host.connect(mailbox, session, session.window)
         mailbox.webhook_session = session
@@ -384,5 +385,5 @@ class Webhooks:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._requests is not None:
-            await self._requests.close()
+        if self.requests is not None:
+            await self.requests.close()

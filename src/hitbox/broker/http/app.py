@@ -29,11 +29,12 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from hitbox.broker import backup, metrics
+from hitbox.broker import metrics
 from hitbox.broker.access.rights import ANYONE, MANAGE_ALL, OBSERVE, Caller
 from hitbox.broker.broker import Broker
 from hitbox.broker.delivery.receiver import Receiver
-from hitbox.broker.errors import BadRequest, Overloaded, StoreFailed
+from hitbox.broker.events.shape_errors import explain
+from hitbox.broker.fair_threads import FairThreads
 from hitbox.broker.http import auth, connections, health, openapi, request_bodies, routes
 from hitbox.broker.http.access_log import AccessLog
 from hitbox.broker.http.auth import AccessControl, RateLimiter
@@ -42,13 +43,13 @@ from hitbox.broker.http.event_stream import EventStream, StreamQuery, event_numb
 from hitbox.broker.http.gate import Gate, Handler
 from hitbox.broker.http.listings import Listings
 from hitbox.broker.http.live import LiveFigures, LiveStream
-from hitbox.broker.http.lookups import Lookups
 from hitbox.broker.http.publish_socket import PublishSession
 from hitbox.broker.http.tls import Tls
 from hitbox.broker.http.websocket import Session
 from hitbox.broker.logs import without_message
-from hitbox.broker.shape_errors import explain
+from hitbox.broker.upkeep import backup
 from hitbox.errors import HitboxError
+from hitbox.protocol.errors import BadRequest, Overloaded, StoreFailed
 
 PAGE = Path(__file__).parent.parent / "page"
 SWITCH_SECONDS = 0.0005
@@ -92,50 +93,56 @@ def error_response(problem: HitboxError) -> Response:
     return json_response(describe(problem), status_of(problem), headers)
 
 
-def application(broker: Broker, access: AccessControl, version: str = "1") -> Starlette:
-    rate_limiter = RateLimiter(broker.settings.publish_rate)
-    lookups = Lookups(broker.settings.max_lookups)
-    listings, figures = Listings(), LiveFigures(broker)
-    connected: Counter[str] = Counter()
+class Endpoints:
+    """What answers requests: the handlers of `routes.ROUTES`, and of what is no plain route."""
 
-    def handler(route: routes.Route) -> Handler:
+    def __init__(self, broker: Broker, version: str):
+        self.broker, self.version = broker, version
+        self.rate_limiter = RateLimiter(broker.settings.publish_rate)
+        self.lookups = FairThreads("hitbox-lookup", 2, broker.settings.max_lookups)
+        self.listings, self.figures = Listings(), LiveFigures(broker)
+        self._connected: Counter[str] = Counter()
+
+    def handler(self, route: routes.Route) -> Handler:
         async def answer(call: routes.Call) -> Response:
             return json_response(await route.run(call), route.status)
 
         async def run(request: Request, caller: Caller) -> ASGIApp:
-            call = routes.Call(broker, rate_limiter, lookups, request, caller, route.need)
+            call = routes.Call(self.broker, self.rate_limiter, self.lookups, request, caller, route.need)
             call.query = _query(request, route.query)
             if route.body is not None and not route.raw:
                 if request_bodies.kind_of(request) != "application/json":
                     raise BadRequest("the content type must be application/json")
                 call.body = await call.read_value(route.body)
             if route.listing:
-                return listings.answer(caller.name, partial(answer, call))
+                return self.listings.answer(caller.name, partial(answer, call))
             return await answer(call)
 
         return run
 
     @contextlib.contextmanager
-    def admitted(made: Receiver | PublishSession | LiveStream) -> Iterator[None]:
+    def admitted(self, made: Receiver | PublishSession | LiveStream) -> Iterator[None]:
         """Count a connection of its caller, and close it when the caller loses its rights."""
-        principal, most = made.caller.name, broker.settings.max_connections
-        if broker.closing:
+        principal, most = made.caller.name, self.broker.settings.max_connections
+        if self.broker.closing:
             raise StoreFailed("the broker is shutting down")
-        if connected[principal] >= most:
+        if self._connected[principal] >= most:
             raise Overloaded(f"{principal} has {most} connections, which is the maximum")
-        connected[principal] += 1
+        self._connected[principal] += 1
         try:
-            with broker.directory.watched(made):
+            with self.broker.directory.watched(made):
                 yield
         finally:
-            connected[principal] -= 1
+            self._connected[principal] -= 1
 
-    def connection(session: type[Session] | type[PublishSession]) -> Callable[[WebSocket, Caller], Awaitable[None]]:
+    def connection(
+        self, session: type[Session] | type[PublishSession]
+    ) -> Callable[[WebSocket, Caller], Awaitable[None]]:
         async def connect(socket: WebSocket, caller: Caller) -> None:
-            made = session(socket, broker, rate_limiter, caller)
+            made = session(socket, self.broker, self.rate_limiter, caller)
             with contextlib.ExitStack() as stack:
                 try:
-                    stack.enter_context(admitted(made))
+                    stack.enter_context(self.admitted(made))
                 except HitboxError as problem:
                     await socket.send_denial_response(error_response(problem))
                     return
@@ -143,55 +150,59 @@ def application(broker: Broker, access: AccessControl, version: str = "1") -> St
 
         return connect
 
-    async def deliveries(request: Request, caller: Caller) -> ASGIApp:
+    async def deliveries(self, request: Request, caller: Caller) -> ASGIApp:
         query = _query(request, StreamQuery)
-        last = event_number(request.headers.get("last-event-id", ""), broker.tracker.incarnation)
+        last = event_number(request.headers.get("last-event-id", ""), self.broker.tracker.incarnation)
         name = str(request.path_params["subscriber"])
-        return EventStream(broker, caller, name, query, last, SECURITY_HEADERS, admitted)
+        return EventStream(self.broker, caller, name, query, last, SECURITY_HEADERS, self.admitted)
 
-    async def live(request: Request, caller: Caller) -> ASGIApp:
+    async def live(self, request: Request, caller: Caller) -> ASGIApp:
         where = _query(request, routes.LiveQuery).where
-        wanted = await lookups.run(broker.registry.index.parse, where) if where.strip() else None
-        return LiveStream(figures, caller, wanted, SECURITY_HEADERS, admitted)
+        parse = self.broker.registry.index.parse
+        wanted = await self.lookups.run(caller.name, parse, where) if where.strip() else None
+        return LiveStream(self.figures, caller, wanted, SECURITY_HEADERS, self.admitted)
 
-    async def prometheus(request: Request, caller: Caller) -> Response:
-        text = metrics.exposition(broker, caller.shows_now(), caller.shows_all())
+    async def metrics(self, request: Request, caller: Caller) -> Response:
+        text = metrics.exposition(self.broker, caller.shows_now(), caller.shows_all())
         return Response(text, media_type="text/plain; version=0.0.4", headers=SECURITY_HEADERS)
 
-    async def description(request: Request, caller: Caller) -> Response:
-        return json_response(openapi.describe(version))
+    async def description(self, request: Request, caller: Caller) -> Response:
+        return json_response(openapi.describe(self.version))
 
-    async def send_backup(request: Request, caller: Caller) -> Response:
+    async def backup(self, request: Request, caller: Caller) -> Response:
         """A copy of the store as of one moment: a SQLite database."""
-        sender = await asyncio.to_thread(backup.Sender, broker.store.folder)
+        sender = await asyncio.to_thread(backup.Sender, self.broker.store.folder)
         headers = {**SECURITY_HEADERS, "content-length": str(sender.size)}
         return StreamingResponse(sender.chunks(), headers=headers, media_type="application/vnd.sqlite3")
 
-    async def livez() -> Response:
-        return json_response(*health.liveness(broker))
+    async def livez(self) -> Response:
+        return json_response(*health.liveness(self.broker))
 
-    async def readyz() -> Response:
-        return json_response(*health.readiness(broker))
+    async def readyz(self) -> Response:
+        return json_response(*health.readiness(self.broker))
 
-    async def page() -> Response:
+    async def page(self) -> Response:
         return FileResponse(PAGE / "index.html", headers=SECURITY_HEADERS)
 
+
+def application(broker: Broker, access: AccessControl, version: str = "1") -> Starlette:
+    endpoints = Endpoints(broker, version)
     gate = Gate(broker.directory, error_response)
     by_path: dict[str, dict[str, Any]] = {}
     for route in routes.ROUTES:
-        by_path.setdefault(route.path, {})[route.method] = (route.need, handler(route))
+        by_path.setdefault(route.path, {})[route.method] = (route.need, endpoints.handler(route))
     for path, by_method in by_path.items():
         gate.http(path, by_method)
-    gate.socket("/v1/connect", Session.need, connection(Session))
-    gate.socket("/v1/publish", PublishSession.need, connection(PublishSession))
-    gate.http(routes.OWNER + "/deliveries", {"GET": (EventStream.need, deliveries)})
-    gate.http("/v1/live", {"GET": (LiveStream.need, live)})
-    gate.http("/metrics", {"GET": (OBSERVE, prometheus)})
-    gate.http("/openapi.json", {"GET": (ANYONE, description)})
-    gate.http("/v1/backup", {"POST": (MANAGE_ALL, send_backup)})
-    gate.public("/livez", livez)
-    gate.public("/readyz", readyz)
-    gate.public("/", page)
+    gate.socket("/v1/connect", Session.need, endpoints.connection(Session))
+    gate.socket("/v1/publish", PublishSession.need, endpoints.connection(PublishSession))
+    gate.http(routes.OWNER + "/deliveries", {"GET": (EventStream.need, endpoints.deliveries)})
+    gate.http("/v1/live", {"GET": (LiveStream.need, endpoints.live)})
+    gate.http("/metrics", {"GET": (OBSERVE, endpoints.metrics)})
+    gate.http("/openapi.json", {"GET": (ANYONE, endpoints.description)})
+    gate.http("/v1/backup", {"POST": (MANAGE_ALL, endpoints.backup)})
+    gate.public("/livez", endpoints.livez)
+    gate.public("/readyz", endpoints.readyz)
+    gate.public("/", endpoints.page)
     gate.public_files("/page", PAGE)
     return Starlette(
         routes=gate.routes,

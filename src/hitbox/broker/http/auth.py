@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl
 
-from hitbox.broker.errors import BadRequest, Forbidden, NotAllowed, Overloaded
+from hitbox.protocol.errors import BadRequest, Forbidden, NotAllowed, Overloaded
 
 ADDRESS = re.compile(
     r"(?P<name>[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{1,5}))?"

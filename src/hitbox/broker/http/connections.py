@@ -46,11 +46,11 @@ from websockets.frames import Frame, apply_mask  # type: ignore[attr-defined]  #
 from websockets.protocol import State
 
 from hitbox.broker.clock import time
-from hitbox.broker.errors import CannotListen
 from hitbox.broker.http.keepalive import Keepalive, probe
 from hitbox.broker.http.tls import Tls
 from hitbox.broker.settings import Settings
 from hitbox.broker.stats import Statistics
+from hitbox.protocol.errors import CannotListen
 
 OTHER_FILES = 100
 """Open files other than connections: the store, snapshots, libraries."""

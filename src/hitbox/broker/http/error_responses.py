@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hitbox.broker.errors import BrokerError
 from hitbox.errors import HitboxError, PredicateError, TableError, UnknownSubscription
+from hitbox.protocol.errors import BrokerError
 
 
 def status_of(problem: HitboxError) -> int:

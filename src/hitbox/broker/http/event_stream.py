@@ -36,13 +36,13 @@ from hitbox.broker.broker import Broker
 from hitbox.broker.clock import time
 from hitbox.broker.delivery.mailbox import Delivery, Mailbox
 from hitbox.broker.delivery.receiver import Receiver
-from hitbox.broker.errors import BadRequest
 from hitbox.broker.http.connections import HttpProtocol
 from hitbox.broker.http.error_responses import close_code, status_of
 from hitbox.broker.http.steps import until_one_ends
 from hitbox.broker.http.websocket import MOST, Window
 from hitbox.broker.logs import without_message
 from hitbox.errors import HitboxError
+from hitbox.protocol.errors import BadRequest
 
 HEARTBEAT_SECONDS = 15.0
 CONFIRM_SECONDS = 2.0

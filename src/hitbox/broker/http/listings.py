@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from hitbox.broker.errors import Overloaded
+from hitbox.protocol.errors import Overloaded
 
 AT_ONCE = 10
 PIECE_BYTES = 64 * 1024

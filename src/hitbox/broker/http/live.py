@@ -15,14 +15,15 @@ from starlette.types import Receive, Scope, Send
 from hitbox.broker.access.rights import OBSERVE, Caller
 from hitbox.broker.broker import Broker
 from hitbox.broker.clock import time
-from hitbox.broker.errors import NotAllowed
+from hitbox.broker.events.published_event import PublishedEvent
+from hitbox.broker.fair_threads import FairThreads
 from hitbox.broker.http.connections import HttpProtocol
 from hitbox.broker.http.routes import shown_figures
-from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.stats import RECENT, Matches
 from hitbox.errors import HitboxError
 from hitbox.language import Predicate, evaluate
 from hitbox.language.steps import Steps
+from hitbox.protocol.errors import NotAllowed
 
 LIVE_SECONDS = 1.0
 LATEST = 20
@@ -32,12 +33,14 @@ LIVE_STEPS = 200_000
 
 
 class LiveFigures:
-    """The broker's figures, the same ones for all streams: to count them takes time for each subscriber."""
+    """The broker's figures, the same ones for all streams: to count them takes time for each subscriber. `predicates`:
+    where those of the streams are evaluated."""
 
     def __init__(self, broker: Broker):
         self.broker = broker
         self._found: dict[str, Any] = {}
         self._from = float("-inf")
+        self.predicates = FairThreads("hitbox-live", 1)
 
     def now(self) -> dict[str, Any]:
         if time.monotonic() - self._from >= LIVE_SECONDS:
@@ -80,7 +83,7 @@ class LiveStream:
         while not (broker.closing or self._ended):
             fresh, seen = statistics.events_after(seen, RECENT), statistics.event_count
             if self._wanted is not None:
-                fresh = await asyncio.to_thread(_that_fit, self._wanted, fresh)
+                fresh = await self._figures.predicates.run(self.caller.name, _that_fit, self._wanted, fresh)
             try:
                 self.caller.check(self.need)
             except NotAllowed:

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from hitbox.broker import cloudevents
+from hitbox.broker.events.published_event import PublishedEvent
 from hitbox.broker.http import request_bodies
 from hitbox.broker.http.event_stream import StreamQuery
 from hitbox.broker.http.routes import OWNER, ROUTES, LiveQuery, NoQuery, Route
-from hitbox.broker.published_event import PublishedEvent
 from hitbox.broker.settings import NAME
+from hitbox.protocol import payload
 
 PROBLEM = {
     "type": "object",
@@ -96,7 +96,7 @@ def describe(version: str) -> dict[str, Any]:
 
 
 def _described(shape: type[msgspec.Struct]) -> type[msgspec.Struct]:
-    """The same with any JSON for what is not decoded: msgspec describes no Raw."""
+    """The shape of a body, with any JSON for what is not decoded: msgspec describes no Raw."""
     fields = msgspec.structs.fields(shape)
     if all(one.type is not msgspec.Raw for one in fields):
         return shape
@@ -120,8 +120,8 @@ def _operation(route: Route, components: dict[str, Any]) -> dict[str, Any]:
             content[request_bodies.LINES[0]] = {"schema": {"type": "string", "description": "one JSON value per line"}}
             content[request_bodies.ARROW] = {"schema": {"type": "string", "format": "binary"}}
             if route.body is PublishedEvent:
-                content[cloudevents.STRUCTURED] = {"schema": {"type": "object"}}
-                content[cloudevents.BATCHED] = {"schema": {"type": "array", "items": {"type": "object"}}}
+                content[payload.STRUCTURED] = {"schema": {"type": "object"}}
+                content[payload.BATCHED] = {"schema": {"type": "array", "items": {"type": "object"}}}
         found["requestBody"] = {"required": True, "content": content}
     return found
 

@@ -23,7 +23,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from hitbox.broker.access.rights import PUBLISH, Caller
 from hitbox.broker.broker import Broker, are_few
-from hitbox.broker.errors import BadRequest, StoreFailed, TooLarge
+from hitbox.broker.events.json_text import LARGE, decode
 from hitbox.broker.http.auth import PROTOCOL, RateLimiter
 from hitbox.broker.http.connections import WebSocketProtocol
 from hitbox.broker.http.error_responses import describe, status_of
@@ -37,10 +37,10 @@ from hitbox.broker.http.websocket import (
     receive,
     send_texts,
 )
-from hitbox.broker.json_text import LARGE, decode
 from hitbox.broker.logs import without_message
 from hitbox.broker.settings import Settings
 from hitbox.errors import HitboxError
+from hitbox.protocol.errors import BadRequest, StoreFailed, TooLarge
 
 MOST_UNANSWERED = 1_000
 MESSAGE_BYTES = "hitbox-message-bytes"
@@ -164,7 +164,7 @@ class PublishSession:
             self._line.send_now(answers)
 
     async def _answer(self) -> None:
-        """The same where it has to wait for the client."""
+        """Send answers for which the client has to be waited for."""
         while True:
             await self._more.wait()
             self._more.clear()

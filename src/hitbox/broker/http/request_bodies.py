@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from starlette.requests import ClientDisconnect, Request
 
-from hitbox.broker.errors import BadRequest, TooLarge
-from hitbox.broker.json_text import check_size, decode, decode_each, decode_list
-from hitbox.broker.published_event import PublishedEvent
+from hitbox.broker.events.json_text import check_size, decode, decode_each, decode_list
+from hitbox.broker.events.published_event import PublishedEvent
 from hitbox.broker.settings import Settings
-from hitbox.broker.subscriptions import Subscription
+from hitbox.broker.subscribers.subscriptions import Subscription
 from hitbox.encoding.arrays import DEFAULT_PRIORITY
 from hitbox.encoding.values import for_json
+from hitbox.protocol.errors import BadRequest, TooLarge
 
 LINES = ("application/x-ndjson", "application/jsonl", "application/x-jsonlines")
 ARROW = "application/vnd.apache.arrow.stream"

@@ -7,12 +7,12 @@ import heapq
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ParamSpec, TypeVar
 
 import msgspec
 from starlette.requests import Request
 
-from hitbox.broker import admin, cloudevents
+from hitbox.broker import admin
 from hitbox.broker.access.principals import Principal, Role, Token, TokenSettings
 from hitbox.broker.access.rights import (
     ANYONE,
@@ -29,22 +29,24 @@ from hitbox.broker.access.rights import (
 )  # fmt: skip
 from hitbox.broker.broker import OF_MATCHES, Broker
 from hitbox.broker.delivery.mailbox import Mailbox
-from hitbox.broker.errors import Unknown
+from hitbox.broker.events import cloudevents
+from hitbox.broker.events.json_text import LARGE, decode
+from hitbox.broker.events.published_event import PublishedEvent, answered, is_traceparent
+from hitbox.broker.fair_threads import FairThreads
 from hitbox.broker.http import request_bodies
 from hitbox.broker.http.auth import RateLimiter
 from hitbox.broker.http.gate import declared
-from hitbox.broker.http.lookups import Lookups
 from hitbox.broker.http.websocket import check_count
-from hitbox.broker.json_text import LARGE, decode
-from hitbox.broker.published_event import PublishedEvent, answered, is_traceparent
 from hitbox.broker.settings import Options, check_name
-from hitbox.broker.subscriptions import Subscription
+from hitbox.broker.subscribers.subscriptions import Subscription
+from hitbox.broker.subscribers.webhook import WebhookSettings
 from hitbox.broker.turns import in_turns
-from hitbox.broker.webhook import WebhookSettings
 from hitbox.encoding.fitting import FOR_EVENTS, check_on_error
 from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError
+from hitbox.protocol.errors import Unknown
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Count = Annotated[int, msgspec.Meta(ge=0, le=1000)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -57,12 +59,16 @@ class Call:
 
     broker: Broker
     rate_limiter: RateLimiter
-    lookups: Lookups
+    lookups: FairThreads
     request: Request
     caller: Caller
     need: Need
     body: Any = None
     query: Any = None
+
+    async def look_up(self, look: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+        """The result of what may take long, in a thread."""
+        return await self.lookups.run(self.caller.name, look, *args, **named)
 
     def path(self, name: str) -> str:
         return str(self.request.path_params[name])
@@ -277,7 +283,7 @@ async def publish(call: Call) -> Any:
 
 
 async def list_delayed(call: Call) -> Any:
-    count, found = await call.lookups.run(admin.delayed_events, call.broker, call.caller, call.query.limit)
+    count, found = await call.look_up(admin.delayed_events, call.broker, call.caller, call.query.limit)
     return {"count": count, "events": found}
 
 
@@ -289,7 +295,7 @@ async def cancel_delayed(call: Call) -> Any:
 async def list_events(call: Call) -> Any:
     """Some events may be hidden from the caller, so the answer says where the next request begins."""
     q = call.query
-    found, following = await call.lookups.run(admin.events, call.broker, call.caller, q.first, q.limit)
+    found, following = await call.look_up(admin.events, call.broker, call.caller, q.first, q.limit)
     return {"events": found, "next": following}
 
 
@@ -326,7 +332,7 @@ async def delete_subscriber(call: Call) -> Any:
 
 async def list_subscriptions(call: Call) -> Any:
     q, shown = call.query, admin.shown_numbers(call.caller)
-    found = await call.lookups.run(
+    found = await call.look_up(
         admin.subscriptions, call.broker, call.caller, shown, q.q, q.subscriber, q.limit, q.offset, q.suspended
     )
     numbers, known = call.caller.shown_numbers(), call.broker.registry.by_number
@@ -409,29 +415,29 @@ async def delete_webhook(call: Call) -> Any:
 
 async def check(call: Call) -> Any:
     """The predicate in normal form, or an error with its position."""
-    predicate = await call.lookups.run(call.broker.registry.index.parse, call.body.where)
+    predicate = await call.look_up(call.broker.registry.index.parse, call.body.where)
     return {"predicate": str(predicate)}
 
 
 async def attempt(call: Call) -> Any:
     b = call.body
     item = PublishedEvent(b.event, b.where)
-    return await call.lookups.run(admin.try_event, call.broker, call.caller, item, b.limit, b.misses)
+    return await call.look_up(admin.try_event, call.broker, call.caller, item, b.limit, b.misses)
 
 
 async def explain(call: Call) -> Any:
     item = PublishedEvent(call.body.event, call.body.where)
-    return await call.lookups.run(admin.explain, call.broker, call.caller, item, call.body.id)
+    return await call.look_up(admin.explain, call.broker, call.caller, item, call.body.id)
 
 
 async def unseen(call: Call) -> Any:
-    count, found = await call.lookups.run(admin.unseen_since, call.broker, call.query.events)
+    count, found = await call.look_up(admin.unseen_since, call.broker, call.query.events)
     return {"events": count, "attributes": found}
 
 
 async def dead(call: Call) -> Any:
     q, shown = call.query, admin.shown_numbers(call.caller)
-    count, found = await call.lookups.run(
+    count, found = await call.look_up(
         admin.dead_letters, call.broker, call.caller, shown, q.subscriber, q.limit, q.q, q.offset
     )
     return {"count": count, "letters": found}

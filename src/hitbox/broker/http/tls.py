@@ -8,7 +8,7 @@ import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hitbox.broker.errors import CannotListen
+from hitbox.protocol.errors import CannotListen
 
 log = logging.getLogger("hitbox.broker")
 

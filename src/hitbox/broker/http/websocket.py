@@ -48,20 +48,20 @@ from uvicorn.protocols.utils import ClientDisconnected
 
 from hitbox.broker.access.rights import PUBLISH, SUBSCRIBE, Caller, Need
 from hitbox.broker.broker import Broker
-from hitbox.broker.cloudevents import as_cloudevent
 from hitbox.broker.delivery.mailbox import Delivery, Mailbox
 from hitbox.broker.delivery.receiver import Receiver
-from hitbox.broker.errors import BadRequest, TooLarge
+from hitbox.broker.events.cloudevents import as_cloudevent
+from hitbox.broker.events.json_text import LARGE, decode, decode_list
+from hitbox.broker.events.published_event import PublishedEvent, answered
 from hitbox.broker.http.auth import PROTOCOL, RateLimiter
 from hitbox.broker.http.connections import WebSocketProtocol
 from hitbox.broker.http.error_responses import close_code, describe, status_of
 from hitbox.broker.http.steps import Ending, until_one_ends
-from hitbox.broker.json_text import LARGE, decode, decode_list
 from hitbox.broker.logs import without_message
-from hitbox.broker.published_event import PublishedEvent, answered
 from hitbox.broker.settings import Options, Settings, check_name, check_options
-from hitbox.broker.subscriptions import Subscription
+from hitbox.broker.subscribers.subscriptions import Subscription
 from hitbox.errors import HitboxError
+from hitbox.protocol.errors import BadRequest, TooLarge
 
 MOST = 10_000
 ACK, ACK_BYTES = b'{"type":"ack"', 1_000
@@ -239,7 +239,7 @@ class Session(Receiver):
         return mailbox
 
     async def _next_message(self, text: bytes) -> Any:
-        """The same, decoded in a thread if it is large."""
+        """A message that the caller may send, decoded in a thread if it is large."""
         return await asyncio.to_thread(self._message, text) if len(text) > LARGE else self._message(text)
 
     def _message(self, text: bytes) -> Any:

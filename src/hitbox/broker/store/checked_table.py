@@ -22,9 +22,9 @@ from typing import Annotated, Any
 import apsw
 import msgspec
 
-from hitbox.broker.errors import StoreDamaged
-from hitbox.broker.published_event import PublishedEvent
+from hitbox.broker.events.published_event import PublishedEvent
 from hitbox.broker.settings import MOST, NAME
+from hitbox.protocol.errors import StoreDamaged
 
 Row = tuple[Any, ...]
 _encode = msgspec.msgpack.Encoder().encode

@@ -18,8 +18,8 @@ import zlib
 from pathlib import Path
 
 from hitbox.broker.clock import time
-from hitbox.broker.errors import StoreDamaged
 from hitbox.broker.store.disk import Disk
+from hitbox.protocol.errors import StoreDamaged
 
 FILE_NAME = "beacon"
 """In the store's folder. The name and MAGIC belong to format 1 of the store."""

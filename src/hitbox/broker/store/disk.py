@@ -11,7 +11,7 @@ from typing import Protocol
 
 import apsw
 
-from hitbox.broker.errors import StoreFailed
+from hitbox.protocol.errors import StoreFailed
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 

@@ -22,8 +22,8 @@ from typing import Any, Protocol
 
 import apsw
 
-from hitbox.broker.errors import StoreFailed, StoreFull
 from hitbox.errors import HitboxError
+from hitbox.protocol.errors import StoreFailed, StoreFull
 
 GROUP = 4096
 RETRY_SECONDS = 0.2
@@ -219,19 +219,27 @@ class Writer:
 
     def _recover(self, waiting: bool) -> None:
         """Try to free space, and check whether there is enough."""
-        if self._free_space is not None:
-            try:
-                self._store.begin()
-                self._free_space()
-                self._store.commit()
-            except Exception as problem:
-                if not self._temporary(problem):
-                    raise
-            finally:
-                self._store.rollback()
+        if not self._freed():
+            self._store.release(all=True)
+            self._freed()
         if self._store.restore_reserve() and not waiting:
             self.full, self.reason = False, ""
             log.warning("the store has room again")
+
+    def _freed(self) -> bool:
+        """Delete what may be deleted; returns false if there was no room for this."""
+        try:
+            if self._free_space is not None:
+                self._store.begin()
+                self._free_space()
+                self._store.commit()
+            return True
+        except Exception as problem:
+            if not self._temporary(problem):
+                raise
+            return False
+        finally:
+            self._store.rollback()
 
     def _commit(self, group: list[Job]) -> None:
         """Run and commit a group. If an operation fails unexpectedly, the others run again without it."""

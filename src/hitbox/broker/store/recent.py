@@ -28,9 +28,9 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from hitbox.broker.clock import time
-from hitbox.broker.errors import StoreDamaged
 from hitbox.broker.store.checked_table import CheckedTable, Number
 from hitbox.encoding.arrays import LEVELS
+from hitbox.protocol.errors import StoreDamaged
 
 SETTLE_SECONDS = 2.0
 SETTLE_ROWS = 5_000

@@ -11,7 +11,7 @@ from typing import Any
 import apsw
 
 from hitbox.broker.clock import time
-from hitbox.broker.errors import Overloaded
+from hitbox.protocol.errors import Overloaded
 
 SEARCH_SECONDS = 5.0
 STEPS = 1_000

@@ -49,8 +49,7 @@ import apsw
 import msgspec
 
 from hitbox.broker.clock import Mark, clock, time
-from hitbox.broker.errors import BrokerError, StoreDamaged, StoreFailed, StoreFull
-from hitbox.broker.published_event import TTL_BYTES, expires_at
+from hitbox.broker.events.published_event import TTL_BYTES, expires_at
 from hitbox.broker.store.checked_table import CheckedTable, Columns, Ledger, Name, Number, Row, crc_of
 from hitbox.broker.store.commit_marker import FILE_NAME, CommitMarker
 from hitbox.broker.store.disk import NO_ROOM, Disk, Reserve, is_full
@@ -60,6 +59,7 @@ from hitbox.broker.store.tally import Tally
 from hitbox.encoding.arrays import LEVELS
 from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError
+from hitbox.protocol.errors import BrokerError, StoreDamaged, StoreFailed, StoreFull
 
 FORMAT = 4
 CHECKPOINT_BYTES = 16 * 2**20
@@ -67,9 +67,17 @@ SMALL_BYTES = 128 * 1024
 MOST_PAGES = 2**32 - 2
 ROW_BYTES = 64
 """Of a row of table `deliveries`, about, without the names."""
+EVENT_BYTES = 64
+"""Of a row of table `events`, about, without its text."""
 KEPT_ROWS = 5_000
 KEPT_BYTES = 4 * 2**20
 """Pending deliveries, and bytes of their events, that one step of retention moves; more if a single event has more."""
+COMMIT_PAGES = 4
+"""Pages that are in use in a transaction, so that only its end writes them to the log; more than there are."""
+FRAME_BYTES = 24
+"""Before each page in the log."""
+MOVED_PAGES = 3
+"""Pages that SQLite writes to its log to move one page: the page itself, and those that refer to it."""
 NEVER = 2**62
 BUSY_MILLISECONDS = 5_000
 TOP = LEVELS - 1
@@ -165,7 +173,8 @@ class Store:
     removes them. `maintenance_errors`: what failed after a commit and will be tried again, {name: reason}.
 
     Of what is committed, from any thread: `pending_bytes` of the events and names of each subscriber's pending
-    deliveries, `kept_bytes` of table `kept`, and the number of events that retention has `trimmed`.
+    deliveries, `kept_bytes` of table `kept`, `event_bytes` that the log of events takes, and the number of events that
+    retention has `trimmed`.
     """
 
     def __init__(self, folder: str | os.PathLike[str], max_bytes: int | None = None, disk: Disk | None = None):
@@ -179,8 +188,8 @@ class Store:
         self.problems: list[str] = []
         self._pending_bytes, self._dead_of = Tally[int](), Tally[int]()
         self._delayed_of = Tally[str]()
-        self.kept_bytes = self.trimmed = 0
-        self._more_kept = self._more_trimmed = 0
+        self.kept_bytes = self.event_bytes = self.trimmed = 0
+        self._more_kept = self._more_events = self._more_trimmed = 0
         self._span = NEVER  # events that the latest step of retention could look at
         self.maintenance_errors: dict[str, str] = {}
         try:
@@ -278,6 +287,7 @@ class Store:
         for problem in self.check():
             raise StoreDamaged(problem)
         if not existed or not self.ledger.entry("commits").rows:
+            self.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)  # the tables: no transaction answers for them
             with self.transaction():
                 self.put_meta("format", FORMAT)
                 self.put_meta("incarnation", secrets.token_hex(8))
@@ -298,6 +308,19 @@ class Store:
         query = "SELECT principal, count(*) FROM delayed GROUP BY principal"
         self._delayed_of.load(dict(self.db.execute(query)))
         ((self.kept_bytes,),) = self.db.execute("SELECT ifnull(sum(length(body)), 0) FROM kept")
+        self.event_bytes = self._event_bytes(NEVER)
+
+    def _event_bytes(self, last: int) -> int:
+        """What the events up to a number take; see `_size`."""
+        size = "iif(length(body) > :page / 2, (length(body) + :page - 5) / (:page - 4) * :page, length(body) + :row)"
+        query = f"SELECT ifnull(sum({size}), 0) FROM events WHERE seq <= :last"
+        ((found,),) = self.db.execute(query, {"page": self._page, "row": EVENT_BYTES, "last": last})
+        return int(found)
+
+    def _size(self, length: int) -> int:
+        """About how much an event takes whose text has so many bytes: a long one has pages of its own."""
+        page = self._page
+        return (length + page - 5) // (page - 4) * page if length > page // 2 else length + EVENT_BYTES
 
     def check(self) -> Iterator[str]:
         """Read everything; yields what is damaged or lost."""
@@ -430,7 +453,6 @@ class Store:
     def begin(self) -> None:
         self.db.execute("BEGIN IMMEDIATE")
         self.ledger.refresh()
-        self._pages_before: int = self.db.pragma("page_count")
 
     def commit(self) -> None:
         """Make durable what was done since `begin`, or raise. Failures after that go to `maintenance_errors`."""
@@ -458,25 +480,26 @@ class Store:
         for tally in (self._pending_bytes, self._dead_of, self._delayed_of):
             tally.commit()
         self.kept_bytes += self._more_kept
+        self.event_bytes += self._more_events
         self.trimmed += self._more_trimmed
         self._clear_totals()
 
     def _clear_totals(self) -> None:
         for tally in (self._pending_bytes, self._dead_of, self._delayed_of):
             tally.more.clear()
-        self._more_kept = self._more_trimmed = 0
+        self._more_kept = self._more_events = self._more_trimmed = 0
 
     def _check_room(self) -> None:
         """Raise FullError if what is about to be committed could not be copied from SQLite's log into the database
         later, even with the reserve. Such a log would never be emptied, so nothing could be written any more."""
         assert self.reserve is not None
-        pages: int = self.db.pragma("page_count")
-        added = (pages - self._pages_before) * self._page
-        if added <= 0:
-            return
-        copied = pages * self._page - self.disk.size(self.path)
-        if added + copied > self.disk.space(self.folder)[1] + self.reserve.room():
-            raise apsw.FullError(f"{added:,} bytes more would not fit")
+        growth = self.db.pragma("page_count") * self._page - self.disk.size(self.path)
+        if growth <= max(self.reserve.room(), 0):
+            return  # whatever the log takes of the disk, it does not take the reserve
+        self.db.cache_flush()  # the log takes more than the pages that are new: all that were changed
+        room = self.disk.space(self.folder)[1] + self.reserve.room()
+        if growth + COMMIT_PAGES * self._page > room:
+            raise apsw.FullError(f"{growth:,} bytes more would not fit")
 
     @contextlib.contextmanager
     def _maintenance(self, name: str) -> Iterator[None]:
@@ -558,9 +581,11 @@ class Store:
         assert self.reserve is not None
         free = self.db.pragma("freelist_count")
         with self._maintenance("checkpoint"):
-            if free:  # a little at a time: moving pages is written to the log too
-                list(self.db.execute(f"PRAGMA incremental_vacuum({max(self.reserve.bytes // 8 // self._page, 16)})"))
-            self.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            self.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)  # first: the rest needs room in the log
+            room = (self.disk.space(self.folder)[1] // (self._page + FRAME_BYTES) - COMMIT_PAGES) // MOVED_PAGES
+            if (some := min(max(self.reserve.bytes // 8 // self._page, 16), room, free)) > 0:
+                list(self.db.execute(f"PRAGMA incremental_vacuum({some})"))
+                self.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         return bool(self.db.pragma("freelist_count") < free)
 
     def is_full(self, problem: BaseException) -> bool:
@@ -581,7 +606,7 @@ class Store:
             return list(self._reader.execute(query, values))
 
     def search(self, query: str, values: dict[str, Any]) -> list[Row]:
-        """The same for a query that may look at any number of rows: nobody else waits for it, and it ends in time."""
+        """Read with a query that may look at any number of rows: nobody else waits for it, and it ends in time."""
         if not self.disk.shared:
             return search(self.db, query, values)
         with reading(self.path, BUSY_MILLISECONDS) as connection:
@@ -708,6 +733,7 @@ class Store:
         first = self.events.next()
         events = zip(principals or [""] * len(bodies), bodies, strict=True)
         self.events.insert((seq, now, *event) for seq, event in enumerate(events, first))
+        self._more_events += sum(self._size(len(body)) for body in bodies)
         return first
 
     # ---- delayed events
@@ -829,7 +855,7 @@ class Store:
             self.deliveries.insert(row_of(one, kept) for one in deliveries)
 
     def settle_overdue(self) -> int:
-        """The same with the records that are not new any more."""
+        """Turn the deliveries of records that are not new any more into rows; returns how many."""
         return self.settle(before=self.recent.due())
 
     def acknowledge(self, keys: Iterable[tuple[int, int, int]]) -> dict[int, int]:
@@ -1016,12 +1042,12 @@ class Store:
 
     def add_replayed(self, subscriber: int, rows: Iterable[tuple[int, int, str]]) -> int:
         """Add deliveries (level, seq, ids) of old events, except those pending already and those whose event has been
-        removed; returns how many were added."""
+        removed; returns how many were added. However many are pending, only those of these events are looked for."""
         if not self.existing_subscribers([subscriber]):
             return 0
-        pending = {seq for _, _, seq, *_ in self.deliveries_of(subscriber)}
-        wanted = [row for row in rows if row[1] >= self.events.first() and row[1] not in pending]
-        fresh = [(subscriber, TOP - level, seq, ids, 1, 0, 0) for level, seq, ids in wanted]
+        wanted = [row for row in rows if row[1] >= self.events.first()]
+        pending = {seq for _, seq in self.pending_levels(subscriber, [seq for _, seq, _ in wanted])}
+        fresh = [(subscriber, TOP - level, seq, ids, 1, 0, 0) for level, seq, ids in wanted if seq not in pending]
         self._insert_deliveries(fresh)
         return len(fresh)
 
@@ -1117,24 +1143,27 @@ class Store:
     # ---- retention
 
     def trim(self, before: int, most_bytes: int, most_in_all: int = NEVER, batch: int = 20_000) -> Trimmed:
-        """Remove events older than `before` (microseconds), and the oldest ones while the database is larger than
-        `most_bytes`, without what is kept, or than `most_in_all` or the disk allow. What is still needed is kept
-        elsewhere. At most `batch` events; fewer if many deliveries of them are pending."""
+        """Remove events older than `before` (microseconds), and the oldest ones while all events take more than
+        `most_bytes`, or the database is larger than `most_in_all` or the disk allow. Whatever else is stored, such as
+        dead letters and delayed events, takes nothing of `most_bytes`. What is still needed is kept elsewhere. At most
+        `batch` events; fewer if many deliveries of them are pending."""
         first, used = 0, self.used_bytes()
         most_in_all = min(most_in_all, self._most_on_disk())
-        excess = max(used - self.kept_bytes - self._more_kept - most_bytes, used - most_in_all)
+        excess, excess_in_all = self.event_bytes + self._more_events - most_bytes, used - most_in_all
         gone, count, limit = 0, 0, min(batch, 2 * self._span)
+        room = self.disk.space(self.folder)[1] // 2  # for the pages of these events in the log of SQLite
         query = "SELECT seq, time, length(body) FROM events WHERE seq <= ? ORDER BY seq LIMIT ?"
         for seq, when, size in self.db.execute(query, (self.get_meta("matched", 0), limit)):
-            if when >= before and excess <= 0:
+            if (when >= before and excess <= 0 and excess_in_all <= 0) or (count and room < 0):
                 break
-            first, gone, count, excess = first or seq, seq, count + 1, excess - size - 32
+            first, gone, count = first or seq, seq, count + 1
+            excess, excess_in_all, room = excess - self._size(size), excess_in_all - size - 32, room - size - 32
         if not count:
             return Trimmed(0, False)
         through, removed = self._remove_through(first, gone)
         self._span = max(removed, 1)
         self._more_trimmed += removed
-        return Trimmed(removed, removed > 0 and (count == limit or through < gone))
+        return Trimmed(removed, removed > 0 and (count == limit or through < gone or room < 0))
 
     def _most_on_disk(self) -> int:
         """How large the database may be, so that the disk has room for the reserve, for the log of SQLite, and some
@@ -1168,6 +1197,7 @@ class Store:
             ((size,),) = self.db.execute("SELECT sum(length(body)) FROM events WHERE seq <= ?", (last,))
             if size - sum(len(body) for *_, body in events) < sum(len(row[3]) + ROW_BYTES for row in recent):
                 last, events, recent, settled = min(needed) - 1, [], [], []
+        self._more_events -= self._event_bytes(last)
         removed = self.events.delete_through(last)  # first: on a full disk what follows needs the space
         self._keep(events)
         self.recent.remove((row[0], row[1], row[2]) for row in recent)

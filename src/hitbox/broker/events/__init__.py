@@ -1,0 +1,1 @@
+"""What publishers send: its forms, its ids, and what JSON may hold."""

@@ -1,0 +1,1 @@
+"""Who wants what: subscribers, their subscriptions, and where a webhook leads."""

@@ -1,0 +1,1 @@
+"""What operators do with a broker's data: backup, repair, import and export."""

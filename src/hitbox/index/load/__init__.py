@@ -1,0 +1,1 @@
+"""Texts and tables to subscriptions, many at once."""

@@ -1,0 +1,1 @@
+"""A tree to boxes of keys: normal form, sets of keys, derived attributes, anchors."""

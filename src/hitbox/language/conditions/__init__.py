@@ -1,0 +1,1 @@
+"""What conditions compare with: patterns, networks, places, lengths of time."""

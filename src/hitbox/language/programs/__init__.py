@@ -1,0 +1,1 @@
+"""What boxes leave open, as tests that native code runs on the candidates."""
