@@ -77,12 +77,15 @@ def run(matches: Any, checkpoint: Path, batches: int, then: Callable[[int], Any]
     return found
 
 
-def crash_before_commit(checkpoint: Path, batch: int) -> None:
+def crash_before_commit(checkpoint: Path, snapshot_path: str, batch: int) -> None:
     """What a driver leaves that is killed after the output of a batch and before its commit."""
     for log, last in (("commits", batch - 1), ("offsets", batch)):
         for file in (checkpoint / log).iterdir():
             if int(file.name.strip(".").split(".")[0]) > last:
                 file.unlink()
+    for pin in Path(snapshot_path, "pins").glob("query-*.json"):
+        if int(pin.stem.rpartition("-")[2]) > batch:
+            pin.unlink()
 
 
 def test_each_batch_has_one_version_and_keeps_it_when_repeated(spark: Any, growing: Growing, tmp_path: Path) -> None:
@@ -97,7 +100,7 @@ def test_each_batch_has_one_version_and_keeps_it_when_repeated(spark: Any, growi
     values = sorted(row.value for rows in found.values() for row in rows)
     assert values == list(range(3 * PER_BATCH))
 
-    crash_before_commit(checkpoint, 2)
+    crash_before_commit(checkpoint, path, 2)
     for _ in range(4):
         growing.publish()
     assert {2, 3} <= set(snapshot.versions(path)), "the last two batches hold their versions"
@@ -184,7 +187,7 @@ def test_part_by_part_with_one_version_per_batch(spark: Any, tmp_path: Path) -> 
     found = run(matches, checkpoint, 3, lambda batch: batch < 2 and publish(batch + 2))
     check(found, {0: 1, 1: 2, 2: 3})
 
-    crash_before_commit(checkpoint, 2)
+    crash_before_commit(checkpoint, path, 2)
     publish(4)
     again = run(hs.match(events(spark), path, "value", keep=["at"], by_part=True), checkpoint, 2)
     check(again, {2: 3, 3: 4})
