@@ -430,3 +430,20 @@ def test_what_failed_tasks_left_is_not_published(tmp_path: Path) -> None:
         snapshot_files.publish(str(tmp_path), place, meta | {"parts": [name]}, files, operation="build")
     assert [file.name for file in snapshot.folder_of(tmp_path, 1).iterdir() if file.is_dir()] == [name]
     assert list(Index.open(tmp_path)) == [1]
+
+
+def test_a_build_leaves_its_workers_for_the_next_job(spark: Any, tmp_path: Path) -> None:
+    """A new worker takes seconds to import what it needs."""
+
+    def workers() -> set[int]:
+        def me(batches: Any) -> Any:
+            for batch in batches:
+                yield pa.RecordBatch.from_pydict({"pid": [os.getpid()] * batch.num_rows})
+
+        return {row.pid for row in spark.range(0, 8, numPartitions=2).mapInArrow(me, "pid long").collect()}
+
+    rows = spark.range(40).selectExpr("id", "concat('value >= ', id) AS where").repartition(2)
+    hs.build(rows, str(tmp_path / "snapshot"), schema={"value": "int"})
+    before = workers()
+    hs.build(rows, str(tmp_path / "snapshot"), schema={"value": "int"})
+    assert before & workers()

@@ -23,6 +23,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -67,6 +68,8 @@ CHUNK_ROWS, CHUNK_BYTES = 200_000, 2**27
 """Subscriptions that a task encodes at a time."""
 SAMPLED = 1_000
 """Predicates of each partition that decide which derived attributes the snapshot has."""
+DRAINED = 50
+"""Batches of rows that cost less to read than a new worker costs to start."""
 MAX_NAMED = 5
 
 
@@ -305,9 +308,11 @@ class Task:
 
     def look(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The first subscriptions of a partition -> the derived attributes that they need."""
-        first = next(iter(batches), None)
+        first = next(batches, None)
         if first is None:
             return
+        for _ in islice(batches, DRAINED):  # Spark ends a worker whose input is not read to its end
+            pass
         table = pa.Table.from_batches([first.slice(0, SAMPLED)])
         spare = _spare(self.latest_by, table.column_names, self.schema)
         table = table.drop_columns([spare]) if spare else table
