@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 import hitbox
-from hitbox import Index, Limits
+from hitbox import Index, Limits, Schema
 from hitbox.encoding.fitting import fitted
-from hitbox.errors import HitboxError, TableError, TooExpensive, ValueProblem
+from hitbox.errors import HitboxError, TableError, TooExpensive, UnknownAttribute, ValueProblem
 from hitbox.index.sharded import Shards
 
 SCHEMA: dict[str, Any] = {
@@ -328,3 +329,45 @@ def test_random_events() -> None:
         assert bad.get(number, "") == (says if isinstance(says, str) else "")
         assert sorted(returned[number]) == ([] if isinstance(says, str) else says)
         assert sorted(nulled[number]) == alone(index, fitted(index.match, event))
+
+
+@pytest.mark.parametrize("name", [None, 1, True, b"n", 1.5, ("n",)])
+@pytest.mark.parametrize("matcher", ["hitbox", "brute"])
+def test_names_that_are_no_texts(name: Any, matcher: str) -> None:
+    """In an event, an object, objects of a list, and both images. Where `extra` says so they are other fields."""
+    texts = {"a": "qty > 2", "b": "EXISTS(order.lines WHERE n = 1)", "c": "OLD.qty = 3"}
+    events: list[Any] = [
+        {"qty": 3, name: 1},
+        {"qty": 3, "order": {name: "Paris"}},
+        {"qty": 3, "order": {"city": "Paris", name: 1}},
+        {"qty": 3, "order": {"lines": [{name: 1}]}},
+        {"new": {"qty": 3, name: 1}, "old": {"qty": 3}},
+        {"new": {"qty": 3}, "old": {"order": {"lines": [{"n": 1, name: 1}]}, "qty": 3}},
+    ]
+    for extra in (None, "error"):
+        index = made(texts, Schema(SCHEMA, extra), matcher=matcher)
+        for event in events:
+            with pytest.raises(UnknownAttribute, match="the name of a field is a text, not "):
+                index.match(event)
+        returned, nulled = (index.match_batch(events, on_error=how) for how in ("return", "null"))
+        assert as_lists(returned) == [[]] * len(events)
+        assert as_lists(nulled) == [["a"]] * 4 + [["a", "c"]] * 2
+        assert [number for number, _ in returned.errors] == [number for number, _ in nulled.errors] == list(range(6))
+    for index in (made(texts, Schema(SCHEMA, "ignore"), matcher=matcher), made(texts, None, matcher=matcher)):
+        assert as_lists(index.match_batch(events)) == [["a"]] * 4 + [["a", "c"]] * 2
+
+
+def test_a_name_that_is_no_text_is_no_attribute() -> None:
+    index = made({"a": '"order.None" IS NOT MISSING OR "order.1" = 1'}, {"order": {"None": "int", "1": "int"}})
+    assert index.match({"order": {"None": None, "1": 2}}) == ["a"]
+    for name in (None, 1):
+        assert "the name of a field is a text" in alone(index, {"order": {name: 1}})
+
+
+def test_a_name_may_be_an_enum_of_texts() -> None:
+    class Field(str, Enum):  # noqa: UP042 - format() of its members is not their text
+        ORDER = "order"
+        CITY = "city"
+
+    index = made({"a": "order.city = 'Paris'"}, {"order": {"city": "string"}})
+    assert index.match({Field.ORDER: {Field.CITY: "Paris"}}) == ["a"]

@@ -74,9 +74,11 @@ def check_part(schema: Schema, seen: set[str], strange: Sequence[Any]) -> None:
     with the columns of a table (events.check_columns)."""
     if schema.extra == "ignore":
         return
-    odd = next((name for name in strange if not isinstance(name, str)), None)
-    if odd is not None or schema.extra == "error":
-        refuse(schema, seen, strange if odd is None else [odd])
+    for name in strange:
+        if not isinstance(name, str):
+            raise UnknownAttribute(f"the name of a field is a text, not {brief(name)}")
+    if schema.extra == "error":
+        refuse(schema, seen, strange)
     absent = tuple(name for name in schema.with_role("criteria") if name not in seen)
     ends = {end: name for name in absent for end in schema.end_columns(name)}
     for name in strange:
@@ -103,9 +105,9 @@ def misspelt(schema: Schema, name: str, absent: tuple[str, ...]) -> str | None:
 _closest = lru_cache(1000)(closest)
 
 
-def _flat(schema: Schema, event: Event, above: str, seen: set[str], strange: list[str]) -> Iterator[tuple[str, Any]]:
+def _flat(schema: Schema, event: Event, above: str, seen: set[str], strange: list[Any]) -> Iterator[tuple[str, Any]]:
     for name, value in event.items():
-        whole = f"{above}.{name}" if above else name
+        whole = above + "." + name if above and isinstance(name, str) else name
         if whole in schema:
             if whole in seen:
                 raise ValueProblem(f"attribute {whole!r} is given twice: once in an object, once by its dotted name")
