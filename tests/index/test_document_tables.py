@@ -80,6 +80,46 @@ def test_a_map_is_an_object_of_an_open_index() -> None:
     assert matched(index, pa.table({"o": column})) == [[1], [2], [2]]
 
 
+def test_maps_in_a_list_of_objects() -> None:
+    """Every field of the objects has to take the values of the map; which fields come is known later."""
+    text, number = pa.string(), pa.int64()
+    fits: list[tuple[Any, pa.DataType, list[Any]]] = [
+        ({"sku": "string", "to": "string"}, text, [("sku", "a")]),
+        ({"sku": "string"}, pa.large_string(), [("sku", "a")]),
+        ({"size": {"w": "float"}, "more": {"w": "int"}}, pa.map_(text, number), [("size", [("w", 1)])]),
+        ({"size": {"w": "int"}}, pa.struct([("w", number)]), [("size", {"w": 1})]),
+        ({"at": "timestamp"}, pa.timestamp("ns"), [("at", 1_000)]),
+        ({"lines": [{"w": "int"}]}, pa.list_(pa.map_(text, number)), [("lines", [[("w", 1)]])]),
+    ]
+    wheres = ["sku = 'a'", "size.w = 1", "at > TIMESTAMP '1970-01-01 00:00:00'", "EXISTS(lines WHERE w = 1)"]
+    for fields, kind, value in fits:
+        table = pa.table({"items": pa.array([None, [[], None, value], []], pa.list_(pa.map_(text, kind)))})
+        index = Index({"items": [fields]})
+        index.subscribe(1, next(f"EXISTS(items WHERE {where})" for where in wheres if next(iter(fields)) in where))
+        assert matched(index, table) == [[], [1], []]
+        assert matched(index, table.slice(1)) == [[1], []]
+    for key, kind in (number, text), (pa.binary(), text), (text, number), (text, pa.map_(text, number)):
+        column = pa.array([], pa.list_(pa.map_(key, kind)))
+        index = Index({"items": [{"sku": "string", "to": "string"}]})
+        hint = "the keys of a map<.* are no texts" if key != text else "field 'sku': .* make a struct of it"
+        with pytest.raises(TableError, match=f"column 'items': {hint}"):
+            index.match_batch(pa.table({"items": column}))
+
+
+def test_names_in_maps_of_a_table() -> None:
+    """They are data, so what they are is a matter of `on_error`."""
+    index = Index({"items": [{"sku": "string"}]})
+    index.subscribe("a", "EXISTS(items WHERE sku = 'x')")
+    maps = pa.list_(pa.map_(pa.string(), pa.string()))
+    table = pa.table({"items": pa.array([[[("sku", "x")]], [[("skuu", "x")]], None], maps)})
+    with pytest.raises(TableError, match=r"row 1: .*did you mean 'sku'"):
+        index.match_batch(table)
+    for on_error in ("null", "return"):
+        found = index.match_batch(table, on_error=on_error)
+        assert found.to_lists() == [["a"], [], []]
+        assert [number for number, _ in found.errors] == [1]
+
+
 def test_a_table_may_have_old_images_only() -> None:
     table = pa.table({"old": [{"a": 3}]})
     other = pa.table({"old": [{"else": 3}], "new": [{"a": 1}]})

@@ -41,7 +41,7 @@ from hitbox.encoding.documents import plain
 from hitbox.encoding.schema import Attribute, Schema
 from hitbox.encoding.string_dictionary import MAX_MEMO, Dictionary
 from hitbox.encoding.values import EPOCH
-from hitbox.errors import SchemaError, ValueProblem
+from hitbox.errors import SchemaError, UnknownAttribute, ValueProblem
 
 MICROSECOND = timedelta(microseconds=1)
 FIRST_MOMENT = (datetime.min.replace(tzinfo=UTC) - EPOCH) // MICROSECOND
@@ -119,7 +119,7 @@ class Codec(ABC):
         """Why the value in a row does not fit."""
         try:
             self.normal(python_values(array[row : row + 1], self.fields)[0])
-        except ValueProblem as problem:
+        except (ValueProblem, UnknownAttribute) as problem:
             return str(problem)
         except UnicodeDecodeError:
             return NOT_UTF8
@@ -513,7 +513,7 @@ class ListCodec(Codec):
         for row, value in enumerate(_readable(array, self.fields)):
             try:
                 self.normal(value)
-            except ValueProblem:
+            except (ValueProblem, UnknownAttribute):
                 bad[row] = True
         lengths = pc.list_value_length(array)
         return _masked(*_plain(lengths.cast(pa.int64()))), bad
@@ -532,23 +532,31 @@ def _check_elements(attribute: Attribute, kind: pa.DataType) -> None:
 
 def _check_object(fields: Schema, kind: pa.DataType, above: str) -> None:
     """Raise an error if the type of the objects in a list does not fit; what is no field of them is not read."""
-    if not pa.types.is_struct(kind):
-        if pa.types.is_null(kind) or pa.types.is_map(kind):
-            return
+    if pa.types.is_null(kind):
+        return
+    hint = ""
+    if pa.types.is_struct(kind):
+        given = [(f"{above}{field.name}", field.type) for field in kind]
+    elif pa.types.is_map(kind):
+        hint = "; a map has one type for all fields: make a struct of it"
+        if not is_text(plain_type(kind.key_type)):
+            raise ValueProblem(f"the keys of a {kind} are no texts, and they are the names of fields")
+        names = [name for name in (*fields, *fields.objects) if name.startswith(above)]
+        given = [(name, kind.item_type) for name in names if "." not in name[len(above) :]]
+    else:
         raise ValueProblem(f"a column of {kind} is not a column of structs; these are objects")
-    for field in kind:
-        name = f"{above}.{field.name}" if above else field.name
+    for name, field in given:
         try:
             if name in fields.objects:
-                _check_object(fields, field.type, name)
+                _check_object(fields, field, f"{name}.")
             elif name not in fields:
                 continue
             elif fields[name].is_list:
-                ListCodec(fields[name]).attempt(pa.nulls(0, field.type))
+                ListCodec(fields[name]).attempt(pa.nulls(0, field))
             else:
-                PLAIN[fields[name].type]().attempt(pa.nulls(0, field.type))
+                PLAIN[fields[name].type]().attempt(pa.nulls(0, field))
         except ValueProblem as problem:
-            raise ValueProblem(f"field {field.name!r}: {problem}") from None
+            raise ValueProblem(f"field {name[len(above) :]!r}: {problem}{hint}") from None
 
 
 PLAIN: dict[str, Callable[[], Codec]] = {
@@ -652,7 +660,9 @@ def python_values(column: Any, fields: Schema | None = None, above: str = "") ->
         there = array.is_valid().to_pylist()
         return [dict(zip(found, row, strict=True)) if valid else None for row, valid in zip(rows, there, strict=True)]
     if pa.types.is_map(array.type):
-        return [None if one is None else dict(one) for one in array.to_pylist()]
+        pairs = pa.list_(pa.struct([("key", array.type.key_type), ("value", array.type.item_type)]))
+        maps = python_values(array.cast(pairs))
+        return [None if one is None else {pair["key"]: pair["value"] for pair in one} for one in maps]
     if is_list_type(array.type):
         flat, lengths = python_values(array.flatten(), fields), pc.list_value_length(array).fill_null(0).to_pylist()
         ends_at = list(itertools.accumulate(lengths, initial=0))
