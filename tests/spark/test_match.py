@@ -20,7 +20,7 @@ from pyspark.sql import types as T
 
 from hitbox import Attribute, Index, workloads
 from hitbox import spark as hs
-from hitbox.errors import HitboxError, SnapshotError, TableError, ValueProblem
+from hitbox.errors import HitboxError, SchemaError, SnapshotError, TableError, ValueProblem
 from hitbox.index import sharded
 from hitbox.spark import match_task, part_match, snapshot_files, writer_lease
 from hitbox.spark.columns import empty_table
@@ -100,6 +100,31 @@ def test_bounds_of_every_type_equal_sparks_join(spark: Any) -> None:
     assert len(ours) > 100
     binned = range_join(events, subscriptions, list(values), "i", 4).select("event_id", "id").collect()
     assert sorted(map(tuple, binned)) == sorted(map(tuple, theirs))
+
+
+@pytest.mark.parametrize("ends", [("bigint", "double"), ("double", "int"), ("decimal(4,2)", "int"), ("void", "double")])
+def test_ends_of_two_types(spark: Any, tmp_path: Path, ends: tuple[str, str]) -> None:
+    """A type is inferred that holds both: nothing is rounded."""
+    low, high = ("NULL" if kind == "void" else "3.5" if "d" in kind else "3" for kind in ends)
+    wide = spark.sql(f"SELECT 1 AS id, CAST({low} AS {ends[0]}) AS x_low, CAST({high} AS {ends[1]}) AS x_high")
+    path = str(tmp_path / "snapshot")
+    hs.build(wide if ends[1] == "double" else wide.selectExpr("id", "x_high AS x_low", "x_low AS x_high"), path)
+    index = Index.open(path)
+    assert index.schema["x"].type == "float"
+    values = [3, 3.25, 3.5, 3.5000000000000004]
+    assert [index.match({"x": value}) for value in values] == [[1], [1], [1], []]
+    if ends[0] == "bigint":
+        events = wide.selectExpr("id AS event_id", "struct(x_low AS low, x_high AS high) AS x", "x_low + 1 AS y_low")
+        events = events.withColumn("y_high", events.y_low + 0.5)
+        where = "x >= 3.4 AND x < 3.5001 AND y >= 4.25 AND y < 4.75"
+        subscriptions = spark.createDataFrame([("a", where), ("b", "x > 3.5 OR y > 4.5")], "id string, where string")
+        assert found(hs.match(events, subscriptions)) == {1: ["a"]}
+
+
+def test_ends_of_types_that_no_attribute_holds(spark: Any, tmp_path: Path) -> None:
+    for kinds in ("x_low int, x_high string", "x_low boolean, x_high double", "x_low void, x_high void"):
+        with pytest.raises(SchemaError, match=r"the ends of the intervals in 'x_low' .*give a schema"):
+            hs.build(spark.createDataFrame([], f"id int, {kinds}"), str(tmp_path))
 
 
 def test_large_equals_the_index_in_this_process(w1: Any) -> None:

@@ -32,7 +32,8 @@ ID_TYPES: dict[str, T.DataType] = {"int": T.LongType(), "string": T.StringType()
 def schema_of_bounds(columns: T.StructType) -> Schema:
     """The schema that follows from the columns of the wide layout."""
     fields = {field.name: field.dataType for field in columns.fields}
-    found = {name[:-4]: _type_of(name, kind) for name, kind in fields.items() if name.endswith("_low")}
+    lows = [name for name in fields if name.endswith("_low")]
+    found = {low[:-4]: _type_of(low, fields[low], fields.get(f"{low[:-4]}_high")) for low in lows}
     if not found:
         raise TableError("the subscriptions have no bounds like 'price_low' and 'price_high'")
     return Schema(found)
@@ -43,21 +44,30 @@ def schema_of_events(events: DataFrame, others: Iterable[str]) -> Schema:
     skipped = set(others)
     found: dict[str, str] = {}
     for field in events.schema.fields:
-        name = field.name
+        name, other = field.name, None
         if name in skipped or name.startswith(PRESENT):
             continue
         ends = (f"{name[:-4]}_low", f"{name[:-4]}_high")
         if name == ends[0] and ends[1] in events.columns:
-            name = name[:-4]
+            name, other = name[:-4], events.schema[ends[1]].dataType
         elif name.endswith("_high") and f"{name[:-5]}_low" in events.columns:
             continue
-        found[name] = _type_of(name, field.dataType)
+        found[name] = _type_of(name, field.dataType, other)
     return Schema(found)
 
 
-def _type_of(column: str, kind: T.DataType) -> str:
+def _type_of(column: str, kind: T.DataType, other: T.DataType | None = None) -> str:
+    """The type of an attribute; `other` is that of the high ends, where a column has the low ones."""
     if isinstance(kind, T.StructType) and sorted(kind.names) == ["high", "low"]:  # an interval
-        kind = kind["low"].dataType
+        return _type_of(column, kind["low"].dataType, kind["high"].dataType)
+    if other is not None:
+        types = {_type_of(column, one) for one in (kind, other) if not isinstance(one, T.NullType)}
+        if types == {"int", "float"}:
+            return "float"
+        if len(types) != 1:
+            two = f"{kind.simpleString()} and {other.simpleString()}"
+            raise SchemaError(f"the ends of the intervals in {column!r} are of types {two}: give a schema")
+        return types.pop()
     if isinstance(kind, T.BooleanType):
         return "bool"
     if isinstance(kind, T.IntegralType):
