@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from heapq import nlargest
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -64,21 +66,13 @@ class _BrokerCollector(Collector):
         for name, says in [one for one in GAUGES.items() if one[0] not in self.left_out]:
             yield GaugeMetricFamily(f"hitbox_{name}", says, float(found[name]))
         watch = self.broker.statistics
-        closed = CounterMetricFamily(
-            "hitbox_connections_refused", "Connections refused or closed because of a limit", labels=["reason"]
-        )
-        for reason in REASONS:
-            closed.add_metric([reason], watch.closed[reason])
-        yield closed
-        requests = CounterMetricFamily("hitbox_webhook_requests", "Requests to webhooks", labels=["outcome"])
-        for outcome in OUTCOMES if not self.left_out else ():
-            requests.add_metric([outcome], watch.webhook_requests[outcome])
-        yield requests
-        webhooks = GaugeMetricFamily("hitbox_webhooks", "Webhooks of subscribers", labels=["state"])
-        found_webhooks = Counter(mailbox.webhook_state() for mailbox in self.broker.mailboxes.values())
-        for state in WEBHOOK_STATES:
-            webhooks.add_metric([state], found_webhooks[state])
-        yield webhooks
+        refused = {reason: watch.closed[reason] for reason in REASONS}
+        yield _counter("connections_refused", "Connections refused or closed because of a limit", "reason", refused)
+        requests = {} if self.left_out else {outcome: watch.webhook_requests[outcome] for outcome in OUTCOMES}
+        yield _counter("webhook_requests", "Requests to webhooks", "outcome", requests)
+        states = Counter(mailbox.webhook_state() for mailbox in self.broker.mailboxes.values())
+        webhooks = {state: states[state] for state in WEBHOOK_STATES}
+        yield _gauge("webhooks", "Webhooks of subscribers", "state", webhooks)
         for name, says in [one for one in HISTOGRAMS.items() if one[0] not in self.left_out]:
             one = getattr(watch, name)
             family = HistogramMetricFamily(f"hitbox_{name}_seconds", says)
@@ -86,33 +80,29 @@ class _BrokerCollector(Collector):
             yield family
         for name, size in self.broker.store.sizes().items():
             yield GaugeMetricFamily(f"hitbox_{name}_bytes", STORE_SIZES[name], size)
-        refusals = CounterMetricFamily(
-            "hitbox_refused_requests", "Requests and messages that were refused", labels=["reason"]
+        yield _counter("refused_requests", "Requests and messages that were refused", "reason", watch.refusals)
+        latencies = {} if self.left_out else {str(share): watch.percentile(share) for share in (0.5, 0.99)}
+        yield _gauge(
+            "latency_ms", "Milliseconds from accepted to sent, over the latest live deliveries", "quantile", latencies
         )
-        for reason, count in watch.refusals.items():
-            refusals.add_metric([reason], count)
-        yield refusals
-        latency = GaugeMetricFamily(
-            "hitbox_latency_ms",
-            "Milliseconds from accepted to sent, over the latest live deliveries",
-            labels=["quantile"],
-        )
-        for quantile in (0.5, 0.99) if not self.left_out else ():
-            latency.add_metric([str(quantile)], watch.percentile(quantile))
-        yield latency
-        lag = GaugeMetricFamily("hitbox_subscriber_pending", "Deliveries not acknowledged yet", labels=["subscriber"])
         shown = [mailbox for mailbox in self.broker.mailboxes.values() if self.shows(mailbox.subscriber)]
-        busiest = nlargest(MOST_SUBSCRIBERS, shown, key=lambda mailbox: mailbox.pending)
-        large = GaugeMetricFamily("hitbox_subscriber_pending_bytes", "Bytes of their events", labels=["subscriber"])
-        age = GaugeMetricFamily(
-            "hitbox_subscriber_oldest_pending_seconds", "Age of the oldest of their events", labels=["subscriber"]
-        )
-        for mailbox in busiest:
-            name = mailbox.subscriber.name
-            lag.add_metric([name], mailbox.pending)
-            large.add_metric([name], mailbox.pending_bytes if mailbox.pending else 0)
-            age.add_metric([name], mailbox.oldest_seconds())
-        yield from (lag, large, age)
+        busiest = {m.subscriber.name: m for m in nlargest(MOST_SUBSCRIBERS, shown, key=lambda mailbox: mailbox.pending)}
+        pending = {name: mailbox.pending for name, mailbox in busiest.items()}
+        sizes = {name: mailbox.pending_bytes if mailbox.pending else 0 for name, mailbox in busiest.items()}
+        ages = {name: mailbox.oldest_seconds() for name, mailbox in busiest.items()}
+        yield _gauge("subscriber_pending", "Deliveries not acknowledged yet", "subscriber", pending)
+        yield _gauge("subscriber_pending_bytes", "Bytes of their events", "subscriber", sizes)
+        yield _gauge("subscriber_oldest_pending_seconds", "Age of the oldest of their events", "subscriber", ages)
+
+
+def _labelled(kind: type[Any], name: str, says: str, label: str, values: Mapping[str, float]) -> Metric:
+    family: Metric = kind(f"hitbox_{name}", says, labels=[label])
+    for value, number in values.items():
+        family.add_metric([value], number)  # type: ignore[attr-defined]
+    return family
+
+
+_counter, _gauge = partial(_labelled, CounterMetricFamily), partial(_labelled, GaugeMetricFamily)
 
 
 def exposition(broker: Broker, shows: Callable[[Subscriber], bool], shows_all: bool) -> bytes:

@@ -78,16 +78,9 @@ class Histogram:
 RATES = {f"{name}_per_second": name for name in ("published", "delivered", "acked")}
 """The rates in a line for the plots, and what each counts."""
 REFUSALS = {
-    400: "invalid",
-    401: "token",
-    403: "forbidden",
-    408: "late",
-    409: "conflict",
-    413: "size",
-    429: "busy",
-    503: "unavailable",
-    507: "full",
-}
+    400: "invalid", 401: "token", 403: "forbidden", 408: "late", 409: "conflict", 413: "size",
+    429: "busy", 503: "unavailable", 507: "full",
+}  # fmt: skip
 
 
 class Statistics:

@@ -165,17 +165,12 @@ class Client(Management):
                 f"the broker at {self.url} sends no more: {problem or type(problem).__name__}"
             ) from problem
 
-    async def backup(
-        self,
-        folder: str | os.PathLike[str],
-        progress: Progress = no_progress,
-    ) -> list[str]:
+    async def backup(self, folder: str | os.PathLike[str], progress: Progress = no_progress) -> list[str]:
         """Copy the broker's store, as of one moment, into a new folder, and check it; returns what `hitbox admin check`
         would report. `progress` gets (done, total), in bytes."""
         from hitbox.broker.upkeep.backup import receive
 
         loop = asyncio.get_running_loop()
-
         downloads: list[Future[None]] = []
 
         def fetch(file: IO[bytes]) -> None:
@@ -375,16 +370,9 @@ class Client(Management):
     def open_socket(self, path: str, seconds: float | None) -> Any:
         address = "ws" + self.url[len("http") :] + path
         headers = {"authorization": f"Bearer {self._token}"} if self._token else {}
-        return connect(
-            address,
-            additional_headers=headers,
-            ssl=self._tls,
-            subprotocols=[Subprotocol(PROTOCOL)],
-            max_size=None,
-            compression=None,
-            proxy=None,
-            open_timeout=seconds,
-        )
+        unlimited: dict[str, Any] = {"max_size": None, "compression": None, "proxy": None, "open_timeout": seconds}
+        wanted = [Subprotocol(PROTOCOL)]
+        return connect(address, additional_headers=headers, ssl=self._tls, subprotocols=wanted, **unlimited)
 
     @classmethod
     def sync(cls, *args: Any, **named: Any) -> SyncClient:

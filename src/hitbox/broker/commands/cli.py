@@ -77,11 +77,7 @@ class PlainHelp(TyperCommand):
 @app.command(cls=PlainHelp)
 @configuration.with_flags
 def serve(
-    config: Config = None,
-    check: Check = False,
-    import_: Import = None,
-    as_: ImportedAs = "",
-    **flags: Any,
+    config: Config = None, check: Check = False, import_: Import = None, as_: ImportedAs = "", **flags: Any
 ) -> None:
     """Run a broker until it gets an interrupt (Ctrl-C) or a termination signal.
 
@@ -197,16 +193,14 @@ def publish(
     payload_file: Annotated[Path | None, typer.Option(help="The bytes of a file as the payload.")] = None,
     content_type: Annotated[str, typer.Option(help="What these bytes are, such as image/png.")] = "",
     id: Annotated[
-        str,
-        typer.Option(help="Id of the event, such as a UUID: it is stored once, however often this is repeated."),
+        str, typer.Option(help="Id of the event, such as a UUID: it is stored once, however often this is repeated.")
     ] = "",
     ttl: Annotated[
         float | None,
         typer.Option(help="Seconds after which the events are not delivered any more.", show_default=False),
     ] = None,
     delay: Annotated[
-        float | None,
-        typer.Option(help="Seconds after which the events are matched and delivered.", show_default=False),
+        float | None, typer.Option(help="Seconds after which the events are matched and delivered.", show_default=False)
     ] = None,
     on_error: Annotated[
         str,
@@ -325,11 +319,7 @@ def subscribe(
     token: Token = "",
 ) -> None:
     """Print deliveries, one JSON object per line, and acknowledge them."""
-    with (
-        plain_errors(),
-        connected(url, token, connect_seconds=wait) as client,
-        contextlib.suppress(KeyboardInterrupt),
-    ):
+    with plain_errors(), connected(url, token, connect_seconds=wait) as client, contextlib.suppress(KeyboardInterrupt):
         wanted = [{"name": id, "where": where, "priority": priority}] if where else []
         given = {"unmatched": unmatched, "changes": changes, "shared": shared, "expires_seconds": expires}
         flags = {option: value for option, value in given.items() if value}

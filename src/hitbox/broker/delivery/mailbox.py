@@ -129,9 +129,7 @@ class Mailbox:
         self.newest = 0
         self._ready: list[deque[Delivery]] = [deque() for _ in range(LEVELS)]
         self.ready = 0
-        self.in_flight: dict[
-            int, Delivery
-        ] = {}  # in order of deadline, except those without one (being sent, or in a pause)
+        self.in_flight: dict[int, Delivery] = {}  # by deadline, except those without one (being sent, or in a pause)
         self.paused = 0  # how many in flight failed and wait for their next try
         self._retry_heap: list[tuple[float, int]] = []
         self.unstored_tries: dict[int, int] = {}

@@ -13,22 +13,13 @@ from hitbox.broker.http.routes import OWNER, ROUTES, LiveQuery, NoQuery, Route
 from hitbox.broker.settings import NAME
 from hitbox.protocol import payload
 
-PROBLEM = {
+TEXTS = {name: {"type": "string"} for name in ("type", "message", "text")}
+ERROR = {
     "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["type", "message"],
-            "properties": {
-                "type": {"type": "string"},
-                "message": {"type": "string"},
-                "text": {"type": "string"},
-                "position": {"type": ["integer", "null"]},
-            },
-        }
-    },
+    "required": ["type", "message"],
+    "properties": {**TEXTS, "position": {"type": ["integer", "null"]}},
 }
+PROBLEM = {"type": "object", "required": ["error"], "properties": {"error": ERROR}}
 PROBLEMS = {
     "400": "the request is invalid; the message says where",
     "401": "a valid token is required",
@@ -81,11 +72,7 @@ def describe(version: str) -> dict[str, Any]:
         paths.setdefault(one.path, {})[one.method.lower()] = _other_operation(one, components)
     return {
         "openapi": "3.1.0",
-        "info": {
-            "title": "hitbox broker",
-            "version": version,
-            "description": "Deliveries come by WebSocket: /v1/connect",
-        },
+        "info": {"title": "hitbox broker", "version": version, "description": "Deliveries by WebSocket: /v1/connect"},
         "paths": paths,
         "components": {
             "schemas": {**components, "Problem": PROBLEM},

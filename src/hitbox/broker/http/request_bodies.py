@@ -180,9 +180,8 @@ def subscriptions(data: bytes, kind: str, limits: Settings) -> list[Subscription
         if where is None or name is None:
             raise BadRequest("a table of subscriptions needs the columns id (or name) and where")
         priority = row.pop("priority", DEFAULT_PRIORITY)
-        if (
-            not isinstance(priority, (int, float)) or priority != priority // 1
-        ):  # a column with nulls may have become floats
+        # A column with nulls may have become floats.
+        if not isinstance(priority, (int, float)) or priority != priority // 1:
             raise BadRequest(f"the priority of {str(name)!r:.80} must be a whole number, not {priority!r:.80}")
         found.append(Subscription(str(name), str(where), int(priority), for_json(row)))
     return found

@@ -155,15 +155,8 @@ def _batch(text: msgspec.Raw, type: type[T], settings: Settings) -> list[T]:
 
 Large = LargeHello | LargeSubscribe | LargePublish
 Message = Hello | Subscribe | Publish | Ack | Nack | Extend | SetWindow
-FRAMES: dict[type[_Message], Need] = {
-    Hello: SUBSCRIBE,
-    Subscribe: SUBSCRIBE,
-    Publish: PUBLISH,
-    Ack: SUBSCRIBE,
-    Nack: SUBSCRIBE,
-    Extend: SUBSCRIBE,
-    SetWindow: SUBSCRIBE,
-}
+OF_SUBSCRIBERS: list[type[_Message]] = [Hello, Subscribe, Ack, Nack, Extend, SetWindow]
+FRAMES: dict[type[_Message], Need] = {Publish: PUBLISH, **dict.fromkeys(OF_SUBSCRIBERS, SUBSCRIBE)}
 """What each message needs. One that is not listed here is not taken."""
 
 
