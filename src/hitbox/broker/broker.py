@@ -144,9 +144,7 @@ class Broker:
         self._arrived: Group = []
         self._append_task: asyncio.Task[None] | None = None
         self._work = asyncio.Event()
-        self._ahead: dict[
-            asyncio.Future[None], int
-        ] = {}  # writes of deliveries that wait for the store: number of rows
+        self._ahead: dict[asyncio.Future[None], int] = {}  # deliveries that wait for the store: number of rows
         self._changes: set[asyncio.Task[Any]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._saving = asyncio.Lock()
@@ -855,9 +853,8 @@ class Broker:
                     return  # it came back while we waited
                 self.statistics.counts["expired_subscribers"] += 1
                 log.info(EXPIRED, subscriber.name, subscriber.options.expires_seconds, subscriber.subscriptions)
-            self.forget_subscriber(
-                subscriber, "the subscriber was removed"
-            )  # first: a client that comes now makes a new one
+            # First: a client that comes now makes a new one.
+            self.forget_subscriber(subscriber, "the subscriber was removed")
             await self.registry.in_thread(self.registry.clear, subscriber)
             if subscriber.ephemeral:
                 return
@@ -1021,10 +1018,13 @@ class Broker:
             await self._run_housekeeping(self._trim())
 
     def _retain(self) -> Trimmed:
-        """Remove old events; if the store's size is limited, early enough to stay below the limit."""
+        """Remove old events; if the store's size is limited, early enough to stay below the limit. Dead letters that
+        take more than their half of it go first: they are in the way of everybody's events."""
         s = self.settings
         most = NEVER if s.max_store_bytes is None else s.max_store_bytes * 3 // 4
         self.store.recent.compact()
+        if self.store.used_bytes() > most and self.store.letters.trim(most // 2):
+            return Trimmed(0, True)
         before = 0 if clock.in_doubt() else clock.now() - int(s.keep_seconds * 1e6)
         return self.store.trim(before, s.keep_bytes, most, TRIM_ROWS)
 

@@ -10,6 +10,8 @@ import pytest
 from hitbox.broker.access.principals import Principal
 from hitbox.broker.broker import Broker
 from hitbox.broker.events.published_event import PublishedEvent
+from hitbox.broker.settings import Options
+from hitbox.broker.store.dead_letters import LETTER_BYTES
 from hitbox.broker.store.store import Store
 from hitbox.protocol.errors import Overloaded
 from support.broker_kit import item, running, sub, until
@@ -48,11 +50,45 @@ def test_the_dead_letters_of_one_push_out_nobody_elses(tmp_path: Path) -> None:
         assert store.drop_dead_letters([1, 2]) == 2
         store.remove_subscriber(1, "s1")
     counts = {number: len(seqs) for number, seqs in letters(store).items()}
-    assert store._dead_of.committed == counts
+    kept = (store.letters.counts.committed, store.letters.bytes.committed)
+    assert kept == (counts, {number: count * (18 + LETTER_BYTES) for number, count in counts.items()})
     store.close()
     again = Store(tmp_path)
-    assert again._dead_of.committed == counts
+    assert (again.letters.counts.committed, again.letters.bytes.committed) == kept
     again.close()
+
+
+def test_in_a_full_store_dead_letters_take_nothing_of_the_log(tmp_path: Path) -> None:
+    """Mallory's letters could fill the store. They may take half of it, and ann's few stay."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, max_store_bytes=2_000_000) as broker:
+            with_principals(broker)
+            large = "x" * 10_000
+            for name, owner in (("a", "ann"), ("b0", "bob"), ("b1", "bob")):
+                await broker.put_subscriber(name, Options(limit=1), owner=owner)
+                await broker.subscribe(name, [sub("s", f"qty = {'01'['b' in name]}")], owner=owner)
+            await broker.publish([item(qty=0, city=large)] * 4)
+            await until(lambda: broker.mailbox("a").dead == 3)
+            for count in range(60):
+                await broker.publish([item(qty=1, city=large)])
+                await until(lambda n=count: broker.mailbox("b0").dead == broker.mailbox("b1").dead == n)
+                await broker._trim()
+            first = await broker.publish([item(qty=9, city=large)] * 40)
+            await until(broker.caught_up)
+            await broker._trim()
+            assert broker.store.used_bytes() <= 1_500_000
+            assert sum(broker.store.letters.bytes.committed.values()) <= 750_000
+            assert broker.store.events.first() <= first, "the events of others are still there"
+            numbers = [broker.subscriber(name).number for name in ("a", "b0", "b1")]
+            kept = [broker.store.letters.counts.committed[number] for number in numbers]
+            assert kept[0] == 3
+            assert abs(kept[1] - kept[2]) <= 1
+            assert {row[3] for row in broker.store.dead.scan("subscriber = ?", (numbers[1],))} == set(
+                range(64 - kept[1], 64)
+            ), "the newest are kept"
+
+    asyncio.run(scenario())
 
 
 def test_the_delayed_events_of_one_are_in_nobodys_way(tmp_path: Path) -> None:
@@ -111,5 +147,27 @@ def test_the_bytes_pending_of_one_cost_nobody_else(tmp_path: Path) -> None:
             await until(lambda: sum(broker.store.pending_bytes[one.subscriber.number] for one in (a0, a1)) <= 15_000)
             assert (a1.pending, b0.pending) == (5, 12)
             assert 8 <= a0.pending <= 9
+
+    asyncio.run(scenario())
+
+
+def test_what_one_leaves_pending_fills_no_store(tmp_path: Path) -> None:
+    """Retention keeps it beside the log, where it may take a quarter of the store. Ann has little there, and keeps it;
+    what retention has not passed counts for nobody."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, max_store_bytes=4_000_000, keep_bytes=400_000) as broker:
+            with_principals(broker)
+            for name, owner, which in (("a", "ann", "= 0"), ("a2", "ann", "= 2"), ("b", "bob", "= 1")):
+                await broker.subscribe(name, [sub("s", f"qty {which}")], owner=owner)
+            for qty in [0] * 5 + [1] * 180 + [2] * 20:
+                await broker.publish([item(qty=qty, city="x" * 10_000)])
+            await until(broker.caught_up)
+            ann, other, bob = (broker.mailbox(name) for name in ("a", "a2", "b"))
+            await until(lambda: bob.pending < 110)
+            await broker._trim()
+            assert broker.store.kept_bytes < 1_100_000
+            assert (ann.pending, other.pending, bob.pending > 80) == (5, 20, True)
+            assert await broker.publish([item(qty=9)])
 
     asyncio.run(scenario())

@@ -3,6 +3,10 @@
 Every second the store is asked for the oldest pending event of some subscribers, SURVEYED at a time. Whoever has more
 bytes pending than `max_pending_bytes`, or something older than `max_pending_seconds`, loses the oldest (delivery.py).
 The same holds for all subscribers of one principal together: then the one with the most bytes pending loses.
+
+Under `max_store_bytes`, what retention had to keep because it is pending may take a quarter of the store. Beyond that,
+the principal with the most pending, of those for whom something is kept, loses what is too much; not if all
+subscribers belong to nobody: then there is nobody else.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from itertools import islice
 
 from hitbox.broker.delivery.delivery import DeliveryTracker
 from hitbox.broker.delivery.mailbox import Mailbox
+from hitbox.broker.store.store import ROW_BYTES
 from hitbox.errors import counted
 
 SURVEYED = 500
@@ -56,13 +61,18 @@ class Backlog:
         for number, mailbox in self._busy.items():
             mailbox.pending_bytes = store.pending_bytes.get(number, 0)
             mailbox.most_bytes = s.max_pending_bytes
-            if mailbox.subscriber.owner:
-                of_owner.setdefault(mailbox.subscriber.owner, []).append(mailbox)
-        for mailboxes in of_owner.values():
-            over = sum(one.pending_bytes for one in mailboxes) - s.max_principal_pending_bytes
-            if over > 0:
-                largest = max(mailboxes, key=lambda one: one.pending_bytes)
-                largest.most_bytes = min(largest.most_bytes, max(largest.pending_bytes - over, 0))
+            of_owner.setdefault(mailbox.subscriber.owner, []).append(mailbox)
+        for owner, mailboxes in of_owner.items():
+            if owner:
+                _reduce(mailboxes, _bytes_of(mailboxes) - s.max_principal_pending_bytes)
+        kept = store.kept_bytes + store.deliveries.rows() * ROW_BYTES
+        if s.max_store_bytes is not None and kept > s.max_store_bytes // 4 and of_owner.keys() != {""}:
+            pinning = [[one for one in mailboxes if self._pins(one)] for mailboxes in of_owner.values()]
+            _reduce(max(pinning, key=_bytes_of), kept - s.max_store_bytes // 4)
+
+    def _pins(self, one: Mailbox) -> bool:
+        """Whether something is pending that retention has passed."""
+        return one.pending > 0 and one.oldest is not None and one.oldest[0] < self._tracker.store.events.first()
 
     def oldest_seconds(self) -> float:
         """The age of the oldest pending event."""
@@ -70,13 +80,20 @@ class Backlog:
 
     def problems(self) -> list[str]:
         """Who holds events that retention has passed."""
-        first = self._tracker.store.events.first()
-        pinning = (
-            one for one in self._busy.values() if one.pending and one.oldest is not None and one.oldest[0] < first
-        )
         return [
             f"subscriber {one.subscriber.name!r} holds events that retention would remove: "
             f"{counted(one.pending, 'delivery is', 'deliveries are')} pending, {one.pending_bytes:,} bytes, the oldest "
             f"for {one.oldest_seconds():,.0f} seconds. Acknowledge them, lower its limit or remove it"
-            for one in islice(pinning, NAMED)
+            for one in islice(filter(self._pins, self._busy.values()), NAMED)
         ]
+
+
+def _bytes_of(mailboxes: list[Mailbox]) -> int:
+    return sum(one.pending_bytes for one in mailboxes)
+
+
+def _reduce(mailboxes: list[Mailbox], over: int) -> None:
+    """The one with the most bytes pending loses so many of them."""
+    if mailboxes and over > 0:
+        largest = max(mailboxes, key=lambda one: one.pending_bytes)
+        largest.most_bytes = min(largest.most_bytes, max(largest.pending_bytes - over, 0))

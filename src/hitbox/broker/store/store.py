@@ -52,6 +52,7 @@ from hitbox.broker.clock import Mark, clock, time
 from hitbox.broker.events.published_event import TTL_BYTES, expires_at
 from hitbox.broker.store.checked_table import CheckedTable, Columns, Ledger, Name, Number, Row, crc_of
 from hitbox.broker.store.commit_marker import FILE_NAME, CommitMarker
+from hitbox.broker.store.dead_letters import DeadLetters
 from hitbox.broker.store.disk import NO_ROOM, Disk, Reserve, is_full
 from hitbox.broker.store.recent import SETTLE_ROWS, RecentDeliveries, RecentDelivery, row_of
 from hitbox.broker.store.search import reading, search
@@ -186,8 +187,7 @@ class Store:
         self.reserve: Reserve | None = None
         self.db = self._reader = None  # type: ignore[assignment]
         self.problems: list[str] = []
-        self._pending_bytes, self._dead_of = Tally[int](), Tally[int]()
-        self._delayed_of = Tally[str]()
+        self._pending_bytes, self._delayed_of = Tally[int](), Tally[str]()
         self.kept_bytes = self.event_bytes = self.trimmed = 0
         self._more_kept = self._more_events = self._more_trimmed = 0
         self._span = NEVER  # events that the latest step of retention could look at
@@ -261,6 +261,8 @@ class Store:
         self.db.execute("CREATE INDEX IF NOT EXISTS dead_by_subscriber ON dead(subscriber, number)")
         self.db.execute("CREATE INDEX IF NOT EXISTS deliveries_of_kept ON deliveries(seq) WHERE kept = 1")
         self.recent = RecentDeliveries(self.log)
+        self.letters = DeadLetters(self.db, self.dead)
+        self._tallies = (self._pending_bytes, self._delayed_of, self.letters.counts, self.letters.bytes)
         self._settled_expiry: int | None = None  # when the first expires that was settled during a search; see expired
         self._committed_expiry: int | None = None  # the same at the last commit, for a rollback
         self.db.execute("COMMIT")
@@ -303,8 +305,7 @@ class Store:
         total = Counter(dict(self.db.execute(query)))
         total.update(self._bytes_of(list(map(row_of, self.recent.all()))))
         self._pending_bytes.load(total)
-        query = "SELECT subscriber, count(*) FROM dead GROUP BY subscriber"
-        self._dead_of.load(dict(self.db.execute(query)))
+        self.letters.load()
         query = "SELECT principal, count(*) FROM delayed GROUP BY principal"
         self._delayed_of.load(dict(self.db.execute(query)))
         ((self.kept_bytes,),) = self.db.execute("SELECT ifnull(sum(length(body)), 0) FROM kept")
@@ -469,15 +470,14 @@ class Store:
         if self._pages * self._page > self._next_checkpoint:
             with self._maintenance("checkpoint"):
                 self.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-            late = (
-                self._pages * self._page if "checkpoint" in self.maintenance_errors else 0
-            )  # do not try again at every commit
+            # After a failure: do not try again at every commit.
+            late = self._pages * self._page if "checkpoint" in self.maintenance_errors else 0
             self._next_checkpoint = self._checkpoint_bytes + late
             self._pages = 0
 
     def _add_totals(self) -> None:
         """What the transaction changed of the numbers that other threads read."""
-        for tally in (self._pending_bytes, self._dead_of, self._delayed_of):
+        for tally in self._tallies:
             tally.commit()
         self.kept_bytes += self._more_kept
         self.event_bytes += self._more_events
@@ -485,7 +485,7 @@ class Store:
         self._clear_totals()
 
     def _clear_totals(self) -> None:
-        for tally in (self._pending_bytes, self._dead_of, self._delayed_of):
+        for tally in self._tallies:
             tally.more.clear()
         self._more_kept = self._more_events = self._more_trimmed = 0
 
@@ -681,7 +681,7 @@ class Store:
         unneeded = {row[2] for row in self.deliveries.scan("subscriber = ? AND kept = 1", (number,))}
         self.deliveries.delete_where("subscriber = ?", (number,))
         self._drop_unneeded(unneeded)
-        self._dead_of.more[number] -= self.dead.delete_where("subscriber = ?", (number,))
+        self.letters.delete("subscriber = ?", (number,))
         self._losses.delete([(number,)])
         self.owners.delete([(number,)])
         self.subscribers.delete([(number,)])
@@ -963,36 +963,12 @@ class Store:
         letters = []
         for number, (_, urgency, seq, ids, *_) in enumerate(kept, entry.last + 1):
             letters.append((number, subscriber, TOP - urgency, seq, ids, tries, reason, now, texts.get(seq)))
-        self.dead.insert(letters)
+        self.letters.add(letters)
         entry.last += len(letters)
         self.add_losses(subscriber, dead=len(rows))
         self._removed(rows)
-        self._dead_of.more[subscriber] += len(letters)
-        self._drop_oldest_letters(subscriber, self._dead_of.now(subscriber) - most)
-        if self.dead.rows() > most_of_principal:  # otherwise no principal has so many
-            self._limit_letters_beside(subscriber, most_of_principal)
+        self.letters.limit(subscriber, most, most_of_principal)
         return len(rows)
-
-    def _limit_letters_beside(self, subscriber: int, most: int) -> None:
-        """Keep `most` dead letters of all subscribers that belong to the principal of this one, or to nobody as it
-        does. Those with the most letters lose first."""
-        numbers = list(self._dead_of.committed.keys() | self._dead_of.more.keys() | {subscriber})
-        query = "SELECT subscriber, principal FROM owners WHERE subscriber IN (SELECT value FROM json_each(?))"
-        owners = dict(self.db.execute(query, (msgspec.json.encode(numbers).decode(),)))
-        counts = {n: self._dead_of.now(n) for n in numbers if owners.get(n) == owners.get(subscriber)}
-        over = sum(counts.values()) - most
-        while over > 0:
-            largest = max(counts, key=lambda n: (counts[n], n))
-            others = sorted(counts.values())[-2] if len(counts) > 1 else 0
-            some = min(over, max(counts[largest] - others, 1))
-            self._drop_oldest_letters(largest, some)
-            counts[largest] -= some
-            over -= some
-
-    def _drop_oldest_letters(self, subscriber: int, count: int) -> None:
-        if count > 0:
-            oldest = "number IN (SELECT number FROM dead WHERE subscriber = ? ORDER BY number LIMIT ?)"
-            self._dead_of.more[subscriber] -= self.dead.delete_where(oldest, (subscriber, count))
 
     def add_losses(self, subscriber: int, dropped: int = 0, expired: int = 0, dead: int = 0) -> None:
         """Count deliveries that a subscriber did not get, with what removes them."""
@@ -1029,16 +1005,13 @@ class Store:
                 if stored is None:  # the time of the event is gone with it
                     self._keep([(seq, died, body)])
                 self._insert_deliveries([(subscriber, TOP - level, seq, ids, 1, 0, int(seq < self.events.first()))])
-                self._dead_of.more[subscriber] -= self.dead.delete([(number,)])
+                self.letters.delete("number = ?", (number,))
                 revived.append((number, subscriber, seq))
         return revived
 
     def drop_dead_letters(self, numbers: Sequence[int]) -> int:
         """Delete dead letters; returns how many there were."""
-        known = [row for number in dict.fromkeys(numbers) for row in self.dead.scan("number = ?", (number,))]
-        self.dead.delete((row[0],) for row in known)
-        self._dead_of.more.subtract(row[1] for row in known)
-        return len(known)
+        return sum(self.letters.delete("number = ?", (number,)) for number in numbers)
 
     def add_replayed(self, subscriber: int, rows: Iterable[tuple[int, int, str]]) -> int:
         """Add deliveries (level, seq, ids) of old events, except those pending already and those whose event has been
