@@ -17,20 +17,26 @@ import json
 import os
 import resource
 import shutil
+import sys
 import tempfile
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import functions as F
 
 from hitbox import Index, workloads
 from hitbox import spark as hs
-from hitbox.spark.demo import join, range_join
+from hitbox.spark.demo import join
 from hitbox.spark.generate import Tables
 from hitbox.spark.match import prepare, run
 from hitbox.spark.match_task import passed
 from spark_clock import Clock, settings
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from support.range_join import range_join
 
 COLLECT = {"arrays": "sum(size(subscriptions))", "counts": "sum(matches)"}
 

@@ -24,11 +24,12 @@ from hitbox.errors import HitboxError, SchemaError, SnapshotError, TableError, V
 from hitbox.index import sharded
 from hitbox.spark import match_task, part_match, snapshot_files, writer_lease
 from hitbox.spark.columns import empty_table
-from hitbox.spark.demo import join, range_join
+from hitbox.spark.demo import join
 from hitbox.spark.generate import Tables
 from hitbox.storage import snapshot
 from support.object_store import ObjectStore
 from support.predicates import SCHEMA, random_event, random_predicate
+from support.range_join import range_join
 
 SQL = {"int": "bigint", "float": "double", "string": "string", "bool": "boolean", "timestamp": "timestamp"}
 

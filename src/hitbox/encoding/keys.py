@@ -16,26 +16,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hitbox.encoding.arrays import Space
-from hitbox.encoding.codecs import (
-    PLAIN,
-    AnyCodec,
-    Codec,
-    DurationCodec,
-    GridCodec,
-    ListCodec,
-    NumberCodec,
-    StringCodec,
-)
+from hitbox.encoding.codecs import PLAIN, AnyCodec, Codec, DurationCodec, GridCodec, ListCodec, NumberCodec, StringCodec
 from hitbox.encoding.documents import Document
 from hitbox.encoding.schema import Attribute, Schema
 from hitbox.encoding.string_dictionary import Dictionary, Relabel, Texts
 from hitbox.errors import DamagedArray, SchemaError
 
-DERIVED: dict[str, Callable[[], Codec]] = PLAIN | {
-    "duration": DurationCodec,
-    "number": NumberCodec,
-    "any": AnyCodec,
-}
+DERIVED: dict[str, Callable[[], Codec]] = PLAIN | {"duration": DurationCodec, "number": NumberCodec, "any": AnyCodec}
 """The codecs of derived attributes, which may be of more types."""
 
 
@@ -89,10 +76,7 @@ class Keys:
     """The codecs of a schema, one an attribute, and of what is derived from its attributes."""
 
     def __init__(
-        self,
-        schema: Schema,
-        dictionaries: Mapping[int, Dictionary] | None = None,
-        derived: Sequence[Derived] = (),
+        self, schema: Schema, dictionaries: Mapping[int, Dictionary] | None = None, derived: Sequence[Derived] = ()
     ):
         self.schema = schema
         self.shared = False

@@ -61,12 +61,7 @@ class IndexState:
     def empty(cls, keys: Keys, matcher: str, options: Mapping[str, object]) -> IndexState:
         name = resolve_name(matcher)
         return cls(
-            keys,
-            Catalog(),
-            make(name, keys.space, **options),
-            name,
-            Anchors(keys.schema),
-            DerivedUse.none(keys),
+            keys, Catalog(), make(name, keys.space, **options), name, Anchors(keys.schema), DerivedUse.none(keys)
         )
 
     def deriving(

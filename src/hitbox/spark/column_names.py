@@ -29,10 +29,7 @@ def numbered_columns(frame: DataFrame, names: Sequence[str]) -> DataFrame:
 
 
 def subscription_columns(
-    table: DataFrame | ParquetTable,
-    id_column: str | None,
-    where_column: str | None,
-    what: str = "the subscriptions",
+    table: DataFrame | ParquetTable, id_column: str | None, where_column: str | None, what: str = "the subscriptions"
 ) -> Any:
     """The table with its columns `id` and `where` under these names; an error suggests the options if they lack."""
     if isinstance(table, DataFrame):  # tasks that read a table themselves tell all names apart
@@ -83,10 +80,7 @@ def without_collations(table: DataFrame) -> DataFrame:
 
 
 def report_ignored(
-    frame: DataFrame | ParquetTable,
-    schema: Schema,
-    others: Iterable[str | None] = (),
-    what: str = "the subscriptions",
+    frame: DataFrame | ParquetTable, schema: Schema, others: Iterable[str | None] = (), what: str = "the subscriptions"
 ) -> list[str]:
     """The columns of subscriptions that say nothing to hitbox, after a warning that lists them."""
     known = {"id", "where", "priority", *others}

@@ -26,6 +26,13 @@ UTC = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters
 PRESENT = "_hitbox_present."
 """Before the path of an object: the column that says in which rows it is there."""
 IMAGES = ("new", "old")
+KINDS: dict[Any, str] = {
+    T.BooleanType: "bool",
+    T.IntegralType: "int",
+    T.FractionalType: "float",
+    T.StringType: "string",
+    (T.TimestampType, T.TimestampNTZType, T.DateType): "timestamp",
+}
 ID_TYPES: dict[str, T.DataType] = {"int": T.LongType(), "string": T.StringType()}
 
 
@@ -68,16 +75,9 @@ def _type_of(column: str, kind: T.DataType, other: T.DataType | None = None) -> 
             two = f"{kind.simpleString()} and {other.simpleString()}"
             raise SchemaError(f"the ends of the intervals in {column!r} are of types {two}: give a schema")
         return types.pop()
-    if isinstance(kind, T.BooleanType):
-        return "bool"
-    if isinstance(kind, T.IntegralType):
-        return "int"
-    if isinstance(kind, (T.FractionalType, T.DecimalType)):
-        return "float"
-    if isinstance(kind, T.StringType):
-        return "string"
-    if isinstance(kind, (T.TimestampType, T.TimestampNTZType, T.DateType)):
-        return "timestamp"
+    for kinds, type_ in KINDS.items():
+        if isinstance(kind, kinds):
+            return type_
     raise SchemaError(
         f"column {column!r} of type {kind.simpleString()} cannot be an attribute: drop it or give a schema"
     )

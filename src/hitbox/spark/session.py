@@ -34,10 +34,7 @@ logger.shutdown.level = off
 
 HARMLESS = b"WARNING: Using incubator modules: jdk.incubator.vector"
 
-DEFAULTS = {
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
-}
+DEFAULTS = {"spark.sql.session.timeZone": "UTC", "spark.sql.execution.arrow.pyspark.enabled": "true"}
 
 
 def session(master: str | None = None, name: str | None = None, **settings: Any) -> SparkSession:

@@ -50,9 +50,5 @@ def s3a_settings(resolved: str) -> dict[str, str]:
         found["connection.ssl.enabled"] = "true" if secure else "false"
     key, _, secret = account.partition(":")
     if key:
-        found |= {
-            "access.key": unquote(key),
-            "secret.key": unquote(secret),
-            "aws.credentials.provider": SIMPLE,
-        }
+        found |= {"access.key": unquote(key), "secret.key": unquote(secret), "aws.credentials.provider": SIMPLE}
     return {f"fs.s3a.bucket.{bucket}.{name}": value for name, value in found.items()}

@@ -87,12 +87,7 @@ def recorded(last: Mapping[str, Any], before: int | None, operation: str, keep: 
     if keep is not None:
         wanted = parsed(keep)
         text = wanted if isinstance(wanted, int) else f"{wanted.total_seconds():f} seconds"
-    return {
-        "time": time.isoformat(timespec="microseconds"),
-        "operation": operation,
-        "replaces": before,
-        "keep": text,
-    }
+    return {"time": time.isoformat(timespec="microseconds"), "operation": operation, "replaces": before, "keep": text}
 
 
 def in_force(facts: Mapping[str, Any], keep: Keep | None = None) -> int | timedelta:
@@ -113,11 +108,7 @@ def time_of(facts: Mapping[str, Any]) -> datetime | None:
         return None
 
 
-def kept(
-    were_current: Sequence[int],
-    keep: int | timedelta,
-    time: Callable[[int], datetime | None],
-) -> set[int]:
+def kept(were_current: Sequence[int], keep: int | timedelta, time: Callable[[int], datetime | None]) -> set[int]:
     """Which versions stay, of all that were current, oldest first and the current one last.
 
     A version was current until the next one was published. If that moment is not known, or cannot be true, a later one
