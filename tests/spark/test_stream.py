@@ -100,6 +100,45 @@ def test_a_batch_that_comes_again_meets_the_same_subscriptions(spark: Any, snaps
     assert snapshot.versions(snapshot_path) == [5, 6]
 
 
+def test_a_checkpoint_that_was_moved(spark: Any, snapshot_path: str, tmp_path: Path) -> None:
+    """The batch that comes again meets the same subscriptions; of a copy, as long as they are there."""
+    table = spark.range(5).selectExpr("id AS event_id", *[f"id AS a{n}" for n in range(20)])
+    asked = Asked(snapshot_path, "event_id", "counts", None, (), None, True)
+    first, moved, copied = (Output(str(tmp_path / name), str(tmp_path / "out"), None) for name in ("1", "2", "3"))
+    assert first.unfinished(snapshot_path) is None
+    (tmp_path / "1" / "offsets").mkdir(parents=True)
+    (tmp_path / "1" / "offsets" / "0").touch()
+    assert first.unfinished(snapshot_path) is None, "it was not pinned yet"
+    Batch(asked, first)(table, 0)
+    shutil.copytree(first.checkpoint, moved.checkpoint)
+    shutil.copytree(first.checkpoint, copied.checkpoint)
+    for sequence in range(1, 7, 2):
+        change(spark, snapshot_path, sequence)
+    for output in (first, moved):
+        pin = output.unfinished(snapshot_path)
+        assert pin is not None
+        assert (pin["batch"], pin["version"]) == (0, 1)
+        assert output.unfinished(f"{snapshot_path}-of-others") is None
+        Batch(asked, output)(table, 0)
+        assert [done["version"] for done in hs.progress(output.checkpoint)] == [1]
+        (Path(output.checkpoint) / "commits").mkdir()
+        (Path(output.checkpoint) / "commits" / "0").touch()
+        assert output.unfinished(snapshot_path) is None
+        Batch(asked, output)(table, 1)
+        assert [done["version"] for done in hs.progress(output.checkpoint)] == [1, 4]
+    change(spark, snapshot_path, 7)
+    assert 1 not in snapshot.versions(snapshot_path), "nothing says that a copy needs it"
+    for stuck in (lambda: copied.unfinished(snapshot_path), lambda: Batch(asked, copied)(table, 0)):
+        with pytest.raises(
+            SnapshotError, match=r"1.*batch 0 began with it, before the checkpoint .* remove the folder"
+        ):
+            stuck()
+    shutil.rmtree(copied.notes)
+    assert copied.unfinished(snapshot_path) is None
+    Batch(asked, copied)(table, 0)
+    assert [done["version"] for done in hs.progress(copied.checkpoint)] == [5]
+
+
 def test_a_new_checkpoint_at_an_old_place(spark: Any, tmp_path: Path) -> None:
     """Its first batch has the number of the one that was pinned, but it is no repetition."""
     path, folder, checkpoint, out = (str(tmp_path / name) for name in ("snapshot", "events", "checkpoint", "out"))

@@ -1,20 +1,25 @@
 """Which version of a snapshot a micro-batch is matched against: chosen once, by the first task that asks.
 
-    path/pins/query-{query}-{batch}.json    {"version": 7, "batch": 12, "expires": ...}
+    path/pins/query-{query}-{run}-{batch}.json    {"version": 7, "batch": 12, "expires": ...}
 
 Spark tells every task the id of its query and the number of its batch; both stay the same if the batch is repeated, in
-this process or after a restart from the checkpoint. The first task pins the current version under that name, and the
-others read the pin. So all tasks of a batch agree, all repetitions agree, and the next batch takes the version that is
-current by then. A pinned version is not removed (storage/snapshot.py).
+this process or after a restart from the checkpoint, wherever that lies. The first task pins the current version under
+that name, and the others read the pin. So all tasks of a batch agree, all repetitions agree, and the next batch takes
+the version that is current by then. A pinned version is not removed (storage/snapshot.py).
+
+Each start of a query is a run with pins of its own, because copies of a checkpoint have the same query and may run at
+the same time. What another run pinned for a batch counts if that is newer than what this run pinned for the batch
+before. So a run that goes on after another takes its last version, and one whose checkpoint was set back does not.
 
 Spark starts a batch only after the one before is committed, so the pins of the last two batches of a query are enough:
-the first task of a batch removes the others. A query that will never run again cannot remove its own. So a pin expires
-after PIN_DAYS. It then keeps no version, and any other query removes the file.
+the first task of a batch removes the others, those of other runs after OTHER_RUN. A query that will never run again
+cannot remove its own. So a pin expires after PIN_DAYS. It then keeps no version, and any other query removes the file.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -27,6 +32,8 @@ from hitbox.storage import retention, snapshot
 from hitbox.storage.addresses import join
 
 PIN_DAYS = 7
+OTHER_RUN = 3600
+"""Seconds for which a pin of another run stays, which may be at work still."""
 KEPT_BATCHES = 2
 REMEMBERED = 16
 """Batches whose version a worker process remembers."""
@@ -60,7 +67,7 @@ def _remembering(path: str, version: int | None) -> Version:
     query, batch, run = this_batch()
     key = (path, query, batch, run, version)
     if key not in _remembered:
-        pinned = choose(path, query, batch, version)
+        pinned = choose(path, query, batch, version, run)
         _remembered[key] = described(path, pinned if version is None else version)
         while len(_remembered) > REMEMBERED:
             _remembered.popitem(last=False)
@@ -82,18 +89,34 @@ def this_batch() -> tuple[str, int, str]:
     return query, int(batch), task.getLocalProperty("spark.jobGroup.id") or ""
 
 
-def choose(path: str, query: str, batch: int, version: int | None = None) -> int:
+def choose(path: str, query: str, batch: int, version: int | None = None, run: str = "") -> int:
     """The version of a batch: the one pinned for it, or else the given or the current one, which is pinned now."""
-    name = f"query-{query}-{batch}"
-    expires = round(time.time()) + PIN_DAYS * 86_400
+    mine = f"query-{query}-" + (f"{hashlib.sha256(run.encode()).hexdigest()[:8]}-" if run else "")
+    name, expires = f"{mine}{batch}", time.time() + PIN_DAYS * 86_400
+    if version is None and snapshot_files.pinned(path, name) is None:
+        version = _of_another_run(path, query, batch, snapshot_files.pinned(path, f"{mine}{batch - 1}"))
     facts = {"batch": batch, "expires": expires} | ({} if version is None else {"version": version})
     pin = snapshot_files.pin_once(path, name, **facts)
     if snapshot.expired(pin):  # its version may be gone
         snapshot_files.remove(join(path, "pins", f"{name}.json"))
         pin = snapshot_files.pin_once(path, name, **facts)
     if pin["expires"] == expires:  # most likely this task's own
-        _tidy(path, query, batch)
+        _tidy(path, query, mine, batch)
     return int(pin["version"])
+
+
+def _names(path: str) -> list[str]:
+    """The names of all pins of queries."""
+    files = snapshot_files.names(join(path, "pins"))
+    return [Path(file).stem for file in files if file.startswith("query-") and file.endswith(".json")]
+
+
+def _of_another_run(path: str, query: str, batch: int, before: dict[str, Any] | None) -> int | None:
+    """The version that another run pinned for this batch last, if that is newer than the pin of the batch before."""
+    names = [name for name in _names(path) if name.startswith(f"query-{query}-") and name.endswith(f"-{batch}")]
+    pins = [pin for name in names if (pin := snapshot_files.pinned(path, name)) and not snapshot.expired(pin)]
+    last = max(pins, key=lambda pin: float(pin["expires"]), default=None)
+    return int(last["version"]) if last and (before is None or last["expires"] >= before["expires"]) else None
 
 
 def described(path: str, version: int) -> Version:
@@ -102,18 +125,20 @@ def described(path: str, version: int) -> Version:
     return Version(version, facts, published.timestamp() if published else time.time())
 
 
-def _tidy(path: str, query: str, batch: int) -> None:
+def _tidy(path: str, query: str, mine: str, batch: int) -> None:
     """Remove pins that no batch will read again. A failure is left to the next batch."""
     with contextlib.suppress(SnapshotError, OSError):
-        for name in snapshot_files.names(join(path, "pins")):
+        for name in _names(path):
             with contextlib.suppress(SnapshotError, OSError):
-                if name.startswith("query-") and name.endswith(".json") and _over(path, Path(name).stem, query, batch):
-                    snapshot_files.remove(join(path, "pins", name))
+                if _over(path, name, query, mine, batch):
+                    snapshot_files.remove(join(path, "pins", f"{name}.json"))
 
 
-def _over(path: str, name: str, query: str, batch: int) -> bool:
-    mine, _, number = name.removeprefix("query-").rpartition("-")
-    if mine == query and number.isdigit():
-        return int(number) <= batch - KEPT_BATCHES
+def _over(path: str, name: str, query: str, mine: str, batch: int) -> bool:
+    number = name.rpartition("-")[2]
+    done = name.startswith(f"query-{query}-") and number.isdigit() and int(number) <= batch - KEPT_BATCHES
+    if name == f"{mine}{number}":
+        return done
     pin = snapshot_files.pinned(path, name)
-    return pin is not None and snapshot.expired(pin)
+    spare = PIN_DAYS * 86_400 - OTHER_RUN if done else 0
+    return pin is not None and snapshot.expired({"expires": pin["expires"] - spare})

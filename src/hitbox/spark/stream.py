@@ -1,13 +1,15 @@
 """match_stream: Structured Streaming against a snapshot that changes between batches, every event exactly once.
 
     batch 7 starts    pinned to a version already?  yes: a replay, the same version again
-                                                    no:  the current version; write the pin (synced) before any work
+                                                    no:  the current version; write the pin (synced) before any work,
+                                                         and a note of it into the checkpoint
     match             the same partition function as in batch
     output            overwrite out/batch_id=7
     progress          checkpoint/hitbox/batches/00000007.json: events, matches, version, seconds
 
 Spark replays at most the last batch, with the same events; the pin gives it the same subscriptions, and the overwrite
-makes the second output replace the first. The pin also keeps the version from being removed (snapshot.py).
+makes the second output replace the first. The pin also keeps the version from being removed (snapshot.py). It has the
+name of the checkpoint's place, so a checkpoint that was moved or copied has no pin. There the note says the version.
 """
 
 from __future__ import annotations
@@ -98,6 +100,7 @@ def match_stream(
     require_hitbox(events.sparkSession)
     if "offsets" not in snapshot_files.names(output.checkpoint):  # a new stream, though its pin may be of an old one
         snapshot_files.remove(join(path, "pins", f"{output.name}.json"))
+        snapshot_files.remove(output.notes)
     return start(events, Batch(asked, output), checkpoint, trigger)
 
 
@@ -168,19 +171,7 @@ class Asked:
     match_steps: int | None = None
 
     def prepare(self, events: DataFrame, version: int | None) -> Any:
-        return prepare(
-            events,
-            self.path,
-            self.event_id,
-            self.form,
-            self.limit,
-            self.keep,
-            self.where,
-            version,
-            self.allow_missing,
-            self.on_error,
-            self.match_steps,
-        )
+        return prepare(events, version=version, **vars(self))
 
 
 @dataclass(frozen=True)
@@ -210,13 +201,39 @@ class Output:
     def name(self) -> str:
         return stream_name(self.checkpoint)
 
+    @property
+    def notes(self) -> str:
+        """Where the checkpoint notes the version of its last batch."""
+        return join(self.checkpoint, "hitbox", "pin")
+
     def unfinished(self, path: str) -> dict[str, Any] | None:
         """The pin of the batch that the stream repeats when it starts, because Spark has not committed it."""
-        if "offsets" not in snapshot_files.names(self.checkpoint):
-            return None
+        begun, done = (snapshot_files.names(join(self.checkpoint, log)) for log in ("offsets", "commits"))
+        last = max((int(name) for name in begun if name.isdigit()), default=None)
+        return None if last is None or str(last) in done else self.pinned(path, last)
+
+    def pinned(self, path: str, batch_id: int) -> dict[str, Any] | None:
+        """What a batch is pinned to, by the pin or, where there is none of this batch, by the note."""
         pin = snapshot_files.pinned(path, self.name)
-        done = snapshot_files.names(join(self.checkpoint, "commits"))
-        return None if pin is None or str(pin["batch"]) in done else pin
+        if pin is not None and pin["batch"] == batch_id:
+            return pin
+        notes: list[dict[str, Any]] = [json.loads(text) for text in snapshot_files.texts(self.notes)]
+        found = [note for note in notes if (note["path"], note["batch"]) == (without_passwords(path), batch_id)]
+        try:
+            for note in found:
+                snapshot_files.facts(path, note["version"])
+        except SnapshotError as problem:
+            raise SnapshotError(
+                f"{problem}; batch {batch_id} began with it, before the checkpoint was moved or copied: remove the "
+                f"folder {without_passwords(self.notes)} to repeat the batch with the current version"
+            ) from None
+        return next(iter(found), None)
+
+    def pin(self, path: str, version: int, batch_id: int) -> None:
+        """Keep a version for a batch; a version that is gone already is an error."""
+        snapshot_files.pin(path, self.name, version, batch_id)
+        note = {"path": without_passwords(path), "batch": batch_id, "version": version}
+        snapshot_files.write_text(join(self.notes, "last.json"), json.dumps(note))
 
     def write(self, result: DataFrame, batch_id: int, doing: str) -> None:
         """Replaces what was written before for this batch."""
@@ -277,13 +294,11 @@ class Batch:
     def _pin(self, batch_id: int) -> int:
         """The version of this batch, fixed before any work is done with it."""
         path = self.asked.path
-        pin = snapshot_files.pinned(path, self.output.name)
-        if pin is not None and pin["batch"] == batch_id:
-            return int(pin["version"])
+        pin = self.output.pinned(path, batch_id)
         for attempt in range(5):
-            version = snapshot_files.current(path)
+            version = snapshot_files.current(path) if pin is None else int(pin["version"])
             try:
-                snapshot_files.pin(path, self.output.name, version, batch_id)
+                self.output.pin(path, version, batch_id)
             except SnapshotError:  # removed between the two lines: there is a newer one
                 if attempt == 4:
                     raise
