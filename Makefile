@@ -6,7 +6,7 @@ NATIVE := CMakeLists.txt pyproject.toml $(wildcard src/engine/*/*)
 # an editable installation knows the packages that there were when it was made
 PACKAGES := $(wildcard src/hitbox/*/__init__.py src/hitbox/*/*/__init__.py research/*/__init__.py)
 
-.PHONY: help demo check test test-all test-spark-oldest lint format bench reproduce torture docs examples wheel setup lock clean
+.PHONY: help demo check test test-all durations test-spark-oldest lint format bench reproduce torture docs examples wheel setup lock clean
 
 help:            ## what can be made
 	@grep -hE '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -16,7 +16,7 @@ demo: setup      ## set up, then run the main job on Spark end to end
 	@$(PY) -m hitbox demo
 
 check: lint      ## after each change: format, lint, types, and the quick tests
-	$(PY) -m pytest -n 2 -m "not slow and not spark and not exhaustive"
+	HITBOX_EXAMPLES=20 $(PY) -m pytest -n 2 -m "not slow and not spark and not exhaustive"
 
 test: lint docs  ## what CI runs: format, lint, types, docs, and a test of every door and feature
 	@tools/need disk
@@ -24,7 +24,7 @@ test: lint docs  ## what CI runs: format, lint, types, docs, and a test of every
 	@tools/need chromium
 	@tools/need kafka
 # three workers on two cores, because many tests wait for disks and clocks
-	$(PY) -m pytest -n 3 -m "not exhaustive"
+	HITBOX_EXAMPLES=30 $(PY) -m pytest -n 3 -m "not exhaustive"
 
 test-all: lint docs ## before a release: all tests, the oldest Spark, two minutes of fault injection
 	@tools/need disk
@@ -37,6 +37,9 @@ test-all: lint docs ## before a release: all tests, the oldest Spark, two minute
 	$(PY) -m pytest -n 3
 	@test ! -x $(PY_SPARK_OLDEST) || { echo "the oldest Spark:"; $(PY_SPARK_OLDEST) -m pytest -m oldest tests/spark; }
 	@$(MAKE) --no-print-directory torture ARGS="--minutes 2"
+
+durations: setup ## measure what each test takes: `make check` leaves out what is slow (tests/durations.txt)
+	$(PY) -m pytest -n 3 --write-durations
 
 test-spark-oldest: setup ## all Spark tests on the oldest Spark that is supported, where Delta and Iceberg are tested
 	@tools/need java

@@ -16,7 +16,6 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 PROGRAMS = sorted(EXAMPLES.glob("*.py"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
 def test_program(program: Path, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, str(program)], cwd=tmp_path, capture_output=True, text=True, timeout=300)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -51,22 +52,24 @@ ONLY_IN = {
 NEVER = [("matchers", "language"), ("broker", "spark"), ("spark", "broker"), ("engine", "language")]
 
 
-def modules() -> list[tuple[Path, str]]:
-    """(file, name): of hitbox without the name of the package, of research with it."""
+@cache
+def modules() -> list[tuple[ast.Module, str]]:
+    """(tree, name): of hitbox without the name of the package, of research with it."""
     found = []
     for package, folder in PACKAGES.items():
         for file in sorted(folder.rglob("*.py")):
             name = ".".join(file.relative_to(folder).with_suffix("").parts)
-            found.append((file, name if package == "hitbox" else f"{package}.{name}"))
+            found.append((ast.parse(file.read_text()), name if package == "hitbox" else f"{package}.{name}"))
     return found
 
 
+@cache
 def imports() -> list[tuple[str, str, str]]:
     """(module, room that imports, what it imports)."""
     found = []
-    for file, module in modules():
+    for tree, module in modules():
         room = module.split(".")[0]
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 found += [(module, room, alias.name) for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and node.module:
@@ -132,8 +135,7 @@ def test_private_names_stay_in_their_module() -> None:
     """`other._field` is allowed only in the module that defines `_field`."""
     wrong = []
     used = set()
-    for file, module in modules():
-        tree = ast.parse(file.read_text())
+    for tree, module in modules():
         own = _defined_names(tree)
         for node in ast.walk(tree):
             if not isinstance(node, ast.Attribute) or not node.attr.startswith("_") or node.attr.startswith("__"):
@@ -248,12 +250,13 @@ LARGE_CLASSES = {
 """Classes that are still too large: they may shrink, and leave this list, but not grow."""
 
 
+@cache
 def definitions() -> list[tuple[str, ast.AST]]:
     """(module and name, definition) of all classes and functions of the product."""
     found: list[tuple[str, ast.AST]] = []
-    for file, module in modules():
+    for tree, module in modules():
         if not module.startswith("research."):
-            nodes = ast.walk(ast.parse(file.read_text()))
+            nodes = ast.walk(tree)
             kinds = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
             found += [(f"{module}.{node.name}", node) for node in nodes if isinstance(node, kinds)]
     return found
@@ -294,8 +297,8 @@ def test_a_docstring_can_be_read_alone() -> None:
     """One that begins "The same" cannot: it says nothing to somebody who searched for the function."""
     found = [
         f"{module}: {text.splitlines()[0]}"
-        for file, module in modules()
-        for node in ast.walk(ast.parse(file.read_text()))
+        for tree, module in modules()
+        for node in ast.walk(tree)
         if isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)
         and isinstance(text := node.value.value, str)

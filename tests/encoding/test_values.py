@@ -252,7 +252,7 @@ CODECS: list[tuple[Codec, pa.DataType, st.SearchStrategy[Any]]] = [
 def test_a_column_and_its_values_have_the_same_keys(codec: Codec, kind: pa.DataType, values: Any) -> None:
     """And what a single value is refused for, the column is refused for, at that row."""
 
-    @settings(max_examples=60)
+    @settings(max_examples=settings.default.max_examples * 6 // 10)
     @given(st.lists(st.one_of(st.none(), values), min_size=1, max_size=6))
     def check(found: list[Any]) -> None:
         array = pa.array(found, pa.int64()).cast(kind) if pa.types.is_timestamp(kind) else pa.array(found, kind)

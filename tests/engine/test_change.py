@@ -14,6 +14,7 @@ from hitbox.errors import MatcherError
 from hitbox.matchers import make, matchers
 from support.matcher_data import assert_equal
 from support.random_boxes import random_boxes, random_points
+from support.tiers import only
 
 SMALL: dict[str, Any] = {"tail": 64, "block": 32, "lines": 4}
 NONE = np.zeros(0, np.int64)
@@ -113,8 +114,7 @@ def test_a_tail_with_room_keeps_its_memory() -> None:
     assert len(roomy.with_room(5, 5)) == 100
 
 
-QUICK = {"hitbox", "brute", "rein"}
-NAMES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.exhaustive) for name in matchers()]
+NAMES = only(["hitbox", "brute", "rein"], matchers())
 """`make test` does this with some matchers, and compares all with the oracle in tests/matchers."""
 
 

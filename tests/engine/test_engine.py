@@ -11,6 +11,7 @@ from hitbox.errors import MatcherError
 from hitbox.matchers import make
 from support.matcher_data import assert_equal
 from support.random_boxes import random_boxes, random_points
+from support.tiers import only
 
 SIMD = _kernels.simd_levels()
 SMALL = {"tail": 64, "block": 32, "lines": 4, "band": 300}
@@ -227,7 +228,7 @@ def test_soak_of_changes_and_compaction(seed: int, kind: str) -> None:
     np.testing.assert_array_equal(back.low, want.low)
 
 
-@pytest.mark.parametrize(("count", "calls"), [(20_000, 80), pytest.param(400_000, 100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("count", "calls"), only([(20_000, 80)], [(20_000, 80), (400_000, 100)]))
 def test_compaction_keeps_memory_near_a_fresh_build_and_segments_few(count: int, calls: int) -> None:
     rng = np.random.default_rng(5)
     engine, _ = pair(6, tail=256)

@@ -176,7 +176,7 @@ def cpu(call: Callable[[], Any]) -> float:
     return time.process_time() - start
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # `make test` interrupts changes at every place, in tests/index/test_interrupts.py
 def test_an_interrupt_stops_long_calls(interrupt: Callable[[float], None]) -> None:
     """A call that has just begun does not go on to its end."""
     for name, call in calls().items():

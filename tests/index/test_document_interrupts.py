@@ -73,7 +73,7 @@ def says(index: Index, model: Model, parsed: dict[str, Any]) -> bool:
     return True
 
 
-@pytest.mark.parametrize("schema", [SCHEMA, None], ids=["schema", "open"])
+@pytest.mark.parametrize("schema", [pytest.param(SCHEMA, marks=pytest.mark.exhaustive), None], ids=["schema", "open"])
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_is_all_or_nothing(change: str, schema: Schema | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog, "MIN_ARROW_ROWS", 4)

@@ -184,6 +184,7 @@ def test_a_fork_while_merging(step: str, monkeypatch: pytest.MonkeyPatch) -> Non
     check(index, model | {id: "a > 3" for id in index if id >= 1000})  # type: ignore[operator,misc]
 
 
+@pytest.mark.exhaustive  # `make test` interrupts changes, and merges while others change
 def test_interrupts_while_merging(monkeypatch: pytest.MonkeyPatch) -> None:
     """A change is interrupted at every ninth place while a merge is under way; afterwards the merge ends."""
     for step in ("build", "locate"):

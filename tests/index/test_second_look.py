@@ -18,6 +18,7 @@ from hitbox import Index
 from hitbox.language import evaluate
 from hitbox.language.conditions.patterns import like
 from support.second_evaluator import World, parse, truth
+from support.tiers import only
 
 SCHEMA: dict[str, Any] = {
     "a": "int",
@@ -110,7 +111,7 @@ def without_nan(event: dict[str, Any]) -> dict[str, Any]:
     return {name: plain(value) for name, value in event.items()}
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", only([0], range(2)))
 def test_declared_attributes(seed: int, asked: list[str], tmp_path: Path) -> None:
     rng = random.Random(seed)
     texts = {id: predicate(rng) for id in range(200)}

@@ -28,6 +28,7 @@ from support import golden_files
 from support.document_tables import ARROW, flat, strictly_nested
 from support.random_documents import SCHEMA, TYPES, Writer, meaning, nested, random_image
 from support.second_evaluator import Rejected, Unsure, World, parse, truth
+from support.tiers import only
 
 
 def right(text: str, new: Any, old: Any) -> bool | None:
@@ -39,7 +40,7 @@ def right(text: str, new: Any, old: Any) -> bool | None:
 
 
 @pytest.mark.parametrize("matcher", ["hitbox", "brute"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", only([0], range(4)))
 def test_random_documents(matcher: str, seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
     index = hitbox.Index(SCHEMA, matcher)
@@ -70,7 +71,7 @@ def test_random_documents(matcher: str, seed: int, tmp_path: Path) -> None:
         assert index.parse(str(tree)) == tree, texts[id]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", only([0], range(3)))
 def test_random_tables(seed: int) -> None:
     """A column is there in every row: nothing in it is missing, unless a struct around it is null."""
     rng = random.Random(100 + seed)

@@ -22,6 +22,7 @@ from hitbox.errors import HitboxError, NeverMatches
 from hitbox.language.syntax.expressions import quoted
 from hitbox.matchers import make
 from support.predicates import BIG, SCHEMA, random_event, random_predicate
+from support.tiers import only
 
 Event = dict[str, object]
 SQL = {"int": "BIGINT", "float": "DOUBLE", "string": "VARCHAR", "bool": "BOOLEAN", "timestamp": "TIMESTAMP"}
@@ -106,7 +107,7 @@ def assert_agree(texts: list[str], events: list[Event], execute: Callable[[str],
     assert by_sql(execute, [str(predicate) for predicate in predicates]) == wanted
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", only([0, 1], range(10)))
 def test_sqlite_selects_the_same_events(seed: int) -> None:
     rng = Random(seed)
     names = ["i", "j", "x", "y", "s", "odd name"]

@@ -52,6 +52,7 @@ def test_long_segments_with_wildcards_cost_less_than_the_automaton() -> None:
     assert best(lambda: finder.find(text, 0, len(text), {})) * 2 < best(lambda: finder._automaton(text, 0, len(text)))
 
 
+@pytest.mark.exhaustive  # `make test` compares patterns with regular expressions
 def test_letters_change_one_by_one() -> None:
     """Whatever stands beside them, and however long the text is."""
     everything = "".join(map(chr, (*range(0xD800), *range(0xE000, 0x110000))))

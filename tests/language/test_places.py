@@ -19,6 +19,7 @@ from hitbox.errors import SnapshotError
 from hitbox.language import evaluate
 from hitbox.language.conditions.places import EARTH_RADIUS, distance
 from support.second_evaluator import great_circle
+from support.tiers import only
 
 SCHEMA = {"lat": "float", "lon": "float"}
 OPS = ["<", "<=", ">", ">=", "=", "<>"]
@@ -48,7 +49,7 @@ def loaded(texts: dict[int, str], schema: Any = SCHEMA) -> Index:
 
 
 @pytest.mark.filterwarnings("ignore::hitbox.HitboxWarning")
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", only([0], range(4)))
 def test_random_circles(seed: int) -> None:
     """Also radii that are distances to an event, or the next double: only the definition can decide these."""
     rng = random.Random(seed)
@@ -194,7 +195,7 @@ def test_intervals(asked: list[str]) -> None:
     assert made.match({"lat": (50.0, 60.0), "lon": 1.0}) == []
 
 
-@pytest.mark.parametrize("word", [0, 1, -1, 2**31, 2**33, 2**63 - 1, -(2**63)])
+@pytest.mark.parametrize("word", only([-1], [0, 1, -1, 2**31, 2**33, 2**63 - 1, -(2**63)]))
 def test_a_forged_area_is_refused_or_harmless(word: int, tmp_path: Path) -> None:
     made = loaded({1: f"INSIDE(lat, lon, '{TWO}')", 2: "DISTANCE(lat, lon, 1, 1) < 1000"})
     contents = made.compacted()

@@ -231,19 +231,19 @@ def test_explanation_reads_well() -> None:
         assert "; ".join(map(str, language.explain(language.parse(where, schema), event).changes)) == change
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=8 * settings.default.max_examples, deadline=None)
 @given(st.text(st.characters(codec=None), max_size=60))
 def test_any_text_parses_or_is_refused(text: str) -> None:
     assert_parses_or_is_refused(text)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=10 * settings.default.max_examples, deadline=None)
 @given(st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=3)), max_size=14), st.sampled_from([" ", "", "\n"]))
 def test_any_tokens_parse_or_are_refused(pieces: list[str], between: str) -> None:
     assert_parses_or_is_refused(between.join(pieces))
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=8 * settings.default.max_examples, deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 400), st.text(st.characters(codec=None), max_size=3))
 def test_damaged_predicates_parse_or_are_refused(seed: int, place: int, extra: str) -> None:
     text = random_predicate(Random(seed), NAMES)
@@ -259,7 +259,7 @@ def assert_parses_or_is_refused(text: str) -> None:
         str(problem).encode()
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=8 * settings.default.max_examples, deadline=None)
 @given(st.text("ab%_!é", max_size=8), st.text("ab!é", max_size=8), st.sampled_from([None, "!", "%", "_", "a"]))
 def test_like_equals_a_regular_expression(pattern: str, text: str, escape: str | None) -> None:
     regex, characters = "", iter(pattern)

@@ -164,6 +164,7 @@ def test_every_workload_runs(workload):
     assert len(record["matchers"]) == 2
 
 
+@pytest.mark.exhaustive  # `make test` runs the harness with one workload
 def test_growth_and_report(tmp_path):
     record = bench.grow("w1", [100, 200], ["brute", "numpy"], {"width": 0.7}, TINY)
     assert [run["subscriptions"] for run in record["growth"]] == [100, 200]
@@ -244,6 +245,7 @@ def test_command(tmp_path):
         assert message in done.stderr
 
 
+@pytest.mark.exhaustive  # `make test` runs the harness with one workload
 def test_goals(tmp_path):
     """Everything is measured in small, by this checkout and by the same one as if it were the version before."""
     checkout = tmp_path / "checkout"

@@ -24,6 +24,7 @@ from research.measurements import Unit, table_of
 from research.papers import PAPERS
 from research.rules import CURRENT, VERDICTS
 from research.runner import Store, Task
+from support.tiers import only
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 SPEEDS = {
@@ -324,9 +325,8 @@ def open_page(browser: Any, written: Written) -> Iterator[Any]:
     assert problems == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("colours", ["light", "dark"])
+@pytest.mark.parametrize("width", only([390], [390, 1280]))
+@pytest.mark.parametrize("colours", only(["light"], ["light", "dark"]))
 def test_no_page_is_wider_than_the_screen(open_page: Any, written: Written, width: int, colours: str) -> None:
     for name in written.pages:
         page = open_page(name, width, color_scheme=colours)
@@ -339,7 +339,6 @@ def test_no_page_is_wider_than_the_screen(open_page: Any, written: Written, widt
         assert dark == (colours == "dark")
 
 
-@pytest.mark.slow
 def test_filters_and_the_toggle_work(open_page: Any, written: Written) -> None:
     page = open_page("rein.html")
     rows = [row for row in written.record["verdicts"] if row["paper"] == "rein"]
@@ -368,7 +367,6 @@ def test_filters_and_the_toggle_work(open_page: Any, written: Written) -> None:
     assert not page.locator("#subscriptions-figure-7 .without-engine").is_visible()
 
 
-@pytest.mark.slow
 def test_a_number_of_the_overview_leads_to_its_claims(open_page: Any, written: Written) -> None:
     page = open_page("report.html")
     page.get_by_role("combobox", name="Paper").select_option("pri-rein")
@@ -384,7 +382,6 @@ def test_a_number_of_the_overview_leads_to_its_claims(open_page: Any, written: W
     assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
 
 
-@pytest.mark.slow
 def test_a_page_prints_in_ink_with_everything_open(open_page: Any) -> None:
     page = open_page("rein.html", color_scheme="dark")
     page.emulate_media(media="print", color_scheme="dark")

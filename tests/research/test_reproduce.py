@@ -69,6 +69,7 @@ def test_every_figure_that_was_asked_for_is_there() -> None:
         assert set(asked) <= set(reproduce.figures([PAPERS[name]])), name
 
 
+@pytest.mark.exhaustive  # `make test` runs the smoke scale
 def test_a_finished_unit_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     todo = some("index-count", "subscriptions")
     assert runner.run(todo, Store(tmp_path), decide=False) == []
@@ -93,6 +94,7 @@ def test_a_finished_unit_is_not_measured_again(tmp_path: Path, monkeypatch: pyte
         Store(tmp_path).point(todo[0])
 
 
+@pytest.mark.exhaustive  # `make test` runs the smoke scale
 def test_what_did_not_fit_is_tried_again_but_not_lacking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     todo = some("index-count", "subscriptions")
     runner.run(todo, Store(tmp_path), decide=False)
@@ -106,6 +108,7 @@ def test_what_did_not_fit_is_tried_again_but_not_lacking(tmp_path: Path, monkeyp
         assert runner.absent(todo, Store(tmp_path)) == []
 
 
+@pytest.mark.exhaustive  # `make test` runs the smoke scale
 def test_what_did_not_fit_beside_its_other_workload_is_not_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,6 +124,7 @@ def test_what_did_not_fit_beside_its_other_workload_is_not_tried_again(
         assert {(one.label, one.seed) for one in runner.missing(todo, Store(tmp_path))} == expected
 
 
+@pytest.mark.exhaustive  # `make test` runs the smoke scale
 def test_an_experiment_is_measured_on_one_kind_of_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     todo = [*some("index-count", "subscriptions"), *some("index-count", "distinct")]
     monkeypatch.setattr(runner, "cpu_model", lambda: "old")
@@ -295,6 +299,7 @@ def replace_lanes(task: runner.Task, *names: str) -> runner.Task:
     return replace(task, experiment=replace(task.experiment, matchers=tuple(n for n in names if n != "hitbox")))
 
 
+@pytest.mark.exhaustive  # `make test` sends in three ways in tests/matchers/test_sending.py
 def test_the_three_ways_of_sending_go_over_real_sockets(tmp_path: Path) -> None:
     """Serial determines all before it sends the first; in every way a match is determined before it is sent."""
     todo, store = some("pri-rein", "sending"), Store(tmp_path)
@@ -322,6 +327,7 @@ def test_who_is_asked_for_sending_must_say_how(tmp_path: Path) -> None:
         runner.run([task], Store(tmp_path), decide=False)
 
 
+@pytest.mark.exhaustive  # `make test` runs the smoke scale
 def test_what_does_not_fit_is_marked_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure_unit, "free_memory", lambda: 400_000)
     task = replace_lanes(some("rein", "widths", 2)[-1], "h-tree", "siena")
@@ -360,6 +366,7 @@ def test_a_duration() -> None:
     assert duration("2h") == 7200
 
 
+@pytest.mark.exhaustive  # `make test` plans and runs the smoke scale
 def test_the_plan_of_the_papers_scale_fits_a_night(tmp_path: Path) -> None:
     """Eight hours on 2 cores; and what was measured before is not planned again."""
     todo = [task for paper in PAPERS.values() for task in runner.tasks(paper, "paper")]
@@ -397,7 +404,6 @@ def test_the_readme_says_what_the_committed_report_says() -> None:
         assert (root / f"docs/reproduction/{page}.html").exists()
 
 
-@pytest.mark.slow
 def test_smoke(tmp_path: Path) -> None:
     """A paper at the smoke scale: every artefact is there and well formed."""
     paper = PAPERS["index-count"]

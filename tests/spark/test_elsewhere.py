@@ -28,7 +28,6 @@ ON_CLUSTERS = [pytest.param(where, marks=pytest.mark.exhaustive) for where in ("
 """`make test` runs the same code on Spark Connect."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("where", ["connect", *ON_CLUSTERS])
 def test_the_pipeline_elsewhere(tmp_path: Path, where: str) -> None:
     assert "right" in run(str(SUPPORT / "spark_elsewhere.py"), where, str(tmp_path))

@@ -368,7 +368,6 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """
 
 
-@pytest.mark.slow
 def test_memory_stays_bounded_when_events_match_a_hundred_thousand(tmp_path: Path) -> None:
     command = [sys.executable, "-c", MEMORY, str(tmp_path), "10000"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500)

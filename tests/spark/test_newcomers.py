@@ -186,7 +186,6 @@ SMALLER = {
 """What the test replaces in the examples of docs/spark.md."""
 
 
-@pytest.mark.slow
 def test_the_examples_of_the_page_run(spark: Any, tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
     examples = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
@@ -269,7 +268,6 @@ def slow(frame: Any) -> Any:
     return frame.repartition(4).mapInArrow(wait, frame.schema)
 
 
-@pytest.mark.slow
 def test_match_and_build_draw_a_line_by_themselves(spark: Any, path: str, screen: io.StringIO) -> None:
     hs.build(slow(spark.createDataFrame([(1, "price > 3")], "id long, where string")), path, SCHEMA)
     assert "building" in screen.getvalue()

