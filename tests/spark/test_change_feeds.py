@@ -17,6 +17,7 @@ from hitbox import spark as hs
 from hitbox.errors import HitboxWarning, TableError
 from hitbox.spark.change_feeds import commit_order
 from hitbox.storage import snapshot
+from support.tiers import only
 
 SCHEMA = {"price": "int"}
 DELTA = "id string, where string, priority int, _change_type string, _commit_version long, _commit_timestamp timestamp"
@@ -97,7 +98,7 @@ def test_old_and_new_rows_of_one_commit(spark: Any, path: str) -> None:
     assert subscriptions(path) == {"s1": "price = 51", "s3": "price = 3", "zz": "price = 3"}
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", only([1], [1, 2]))
 def test_any_split_and_order_of_commits_ends_the_same(spark: Any, path: str, seed: int) -> None:
     rng = Random(seed)
     state = {f"s{n}": f"price = {n}" for n in range(4)}
@@ -179,22 +180,22 @@ def test_feeds_of_bounds(spark: Any, tmp_path: Path) -> None:
     assert list(Index.open(path)) == [2]
 
 
-@pytest.mark.parametrize(
-    ("rows", "says"),
-    [
-        ([(1, "upsert", "a", "price = 1")], "sequence 1: _change_type 'upsert' is none of insert, update_postimage"),
-        ([(1, None, "a", "price = 1")], "_change_type None is none of"),
-        ([(1, None, "a", "price = 1"), (1, "insert", "a", "price = 1")], "_change_type None is none of"),
-        ([(1, "insert", None, "price = 1")], "sequence 1: id is null"),
-        ([(1, "insert", "a", None)], "sequence 1: the predicate is empty"),
-        ([(1, "insert", "a", "prise = 1")], "sequence 1: .*prise"),
-        ([(None, "insert", "a", "price = 1"), (2, "insert", "a", "price = 1")], "1 change has no sequence"),
-        (
-            [(1, "insert", "a", "price = 1"), (1, "insert", "a", "price = 2")],
-            "sequence 1: id 'a' has two different rows: ids must be unique in the table",
-        ),
-    ],
-)
+MISFITS: list[tuple[list[Any], str]] = [
+    ([(1, "upsert", "a", "price = 1")], "sequence 1: _change_type 'upsert' is none of insert, update_postimage"),
+    ([(1, None, "a", "price = 1")], "_change_type None is none of"),
+    ([(1, None, "a", "price = 1"), (1, "insert", "a", "price = 1")], "_change_type None is none of"),
+    ([(1, "insert", None, "price = 1")], "sequence 1: id is null"),
+    ([(1, "insert", "a", None)], "sequence 1: the predicate is empty"),
+    ([(1, "insert", "a", "prise = 1")], "sequence 1: .*prise"),
+    ([(None, "insert", "a", "price = 1"), (2, "insert", "a", "price = 1")], "1 change has no sequence"),
+    (
+        [(1, "insert", "a", "price = 1"), (1, "insert", "a", "price = 2")],
+        "sequence 1: id 'a' has two different rows: ids must be unique in the table",
+    ),
+]
+
+
+@pytest.mark.parametrize(("rows", "says"), only(MISFITS[:1], MISFITS))
 def test_rows_that_do_not_fit(spark: Any, path: str, rows: list[Any], says: str) -> None:
     feed = delta(spark, *rows, (1, "insert", "good", "price = 7"))
     with pytest.raises(TableError, match=says):

@@ -13,6 +13,7 @@ import pytest
 
 from hitbox.spark import kafka_server, worker_check
 from support import stream_kill
+from support.tiers import only
 
 SUPPORT = Path(__file__).parents[1] / "support"
 
@@ -24,11 +25,7 @@ def run(*command: str) -> str:
     return done.stdout
 
 
-ON_CLUSTERS = [pytest.param(where, marks=pytest.mark.exhaustive) for where in ("standalone", "bare", "shipped")]
-"""`make test` runs the same code on Spark Connect."""
-
-
-@pytest.mark.parametrize("where", ["connect", *ON_CLUSTERS])
+@pytest.mark.parametrize("where", only(["connect"], ["connect", "standalone", "bare", "shipped"]))
 def test_the_pipeline_elsewhere(tmp_path: Path, where: str) -> None:
     assert "right" in run(str(SUPPORT / "spark_elsewhere.py"), where, str(tmp_path))
 

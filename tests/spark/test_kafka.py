@@ -75,6 +75,7 @@ def test_from_kafka_to_kafka(spark: Any, kafka: str, tmp_path: Path) -> None:
     assert len(hits) == len(found), "nothing twice"
 
 
+@pytest.mark.exhaustive  # `make test` goes from Kafka to Kafka without the demo
 def test_the_demo(spark: Any, kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_demo, "QUOTES", 600)
     monkeypatch.setattr(kafka_demo, "PER_BATCH", 200)

@@ -30,6 +30,7 @@ from hitbox.storage import snapshot
 from support.object_store import ObjectStore
 from support.predicates import SCHEMA, random_event, random_predicate
 from support.range_join import range_join
+from support.tiers import only
 
 SQL = {"int": "bigint", "float": "double", "string": "string", "bool": "boolean", "timestamp": "timestamp"}
 
@@ -48,7 +49,7 @@ def w1(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, str, 
 
 
 @pytest.mark.oldest
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", only([1], [1, 2]))
 def test_predicates_select_what_spark_sql_selects(spark: Any, tmp_path: Path, seed: int) -> None:
     rng = Random(seed)
     names = list(SCHEMA)
@@ -157,7 +158,9 @@ def test_forms_agree(w1: Any) -> None:
         assert [index.priority(id) for id in ids] == best
 
 
-@pytest.mark.parametrize(("form", "limit"), [("arrays", None), ("arrays", 5), ("pairs", None), ("counts", None)])
+@pytest.mark.parametrize(
+    ("form", "limit"), only([("arrays", 5)], [("arrays", None), ("arrays", 5), ("pairs", None), ("counts", None)])
+)
 def test_part_by_part_gives_the_same(w1: Any, form: str, limit: int | None) -> None:
     made, path, index = w1
     events = made.events.limit(50)
@@ -424,7 +427,7 @@ def test_events_that_come_in_another_order_when_a_task_is_repeated(spark: Any, t
             list(work.merge(iter([*first, *pieces(other, 1)])))
 
 
-@pytest.mark.parametrize("by_part", [False, True])
+@pytest.mark.parametrize("by_part", only([True], [False, True]))
 def test_events_without_ids(spark: Any, tmp_path: Path, by_part: bool) -> None:
     hs.build(spark.range(30).selectExpr("id", "concat('a <= ', id) AS where"), str(tmp_path), {"a": "int"}, parts=2)
     events = spark.range(10).selectExpr("id AS a")
