@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from hitbox.broker.delivery.dispatcher import AcceptedEvent, Dispatcher
 from hitbox.broker.events.published_event import PublishedEvent
 from hitbox.broker.settings import Options
 from hitbox.broker.store.store import Store
+from hitbox.broker.subscribers.subscriptions import SubscriptionRegistry
 from support.broker_kit import Listener, held_up, item, publish_until_full, running, sub, until
 
 
@@ -259,6 +261,7 @@ def test_events_with_very_many_matches_are_not_matched_together(
     """One who subscribes to everything many times holds up nobody: what is found is sent before more is looked for."""
     monkeypatch.setattr("hitbox.broker.delivery.dispatcher.MOST_MATCHES", 100)
     monkeypatch.setattr("hitbox.broker.delivery.dispatcher.MOST_IN_CALL", 100)
+    monkeypatch.setattr("hitbox.broker.delivery.dispatcher.MOST_IN_THREAD", 100)
     monkeypatch.setattr("hitbox.broker.delivery.dispatcher.SURE_TOGETHER", 2)
 
     async def scenario() -> None:
@@ -280,5 +283,55 @@ def test_events_with_very_many_matches_are_not_matched_together(
             assert sum(runs) == 30 * 40
             assert max(runs) < 100 + 2 * 40
             assert (broker.statistics.counts["matched"], broker.change_barrier.events_inside) == (30, 0)
+
+    asyncio.run(scenario())
+
+
+def test_what_has_very_many_matches_is_matched_and_named_a_little_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the event loop few are found and named at once; the rest is found in the thread."""
+    monkeypatch.setattr("hitbox.broker.delivery.dispatcher.LOOP_STEPS", 10)
+    monkeypatch.setattr("hitbox.broker.delivery.dispatcher.COLLECTED", 20)
+    found: dict[bool, list[int]] = {True: [], False: []}
+    named = list[int]()
+    match, collect = SubscriptionRegistry.match, Dispatcher._collect
+
+    def matching(*of: Any) -> Any:
+        matches = match(*of)
+        here = threading.current_thread() is threading.main_thread()
+        found[here].append(sum(len(ids) for levels in matches for ids in levels.values()))
+        return matches
+
+    def collecting(dispatcher: Dispatcher, a: AcceptedEvent, ids: list[str], *rest: Any) -> None:
+        named.append(len(ids))
+        collect(dispatcher, a, ids, *rest)
+
+    monkeypatch.setattr(SubscriptionRegistry, "match", matching)
+    monkeypatch.setattr(Dispatcher, "_collect", collecting)
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.subscribe("ann", [sub(f"s{n}", "qty > 0") for n in range(90)])
+            await broker.subscribe("bob", [sub("s", "qty = 0")])
+            ann = await Listener(broker).attach("ann")
+            for one in (item(qty=1, city="large"), item(qty=0)):
+                await broker.publish([one])
+                await until(broker.caught_up)
+            large = broker.dispatcher.large
+            assert found == {True: [1], False: [90]}
+            assert sorted(named) == [1, 10, 20, 20, 20, 20]
+            monkeypatch.setattr("hitbox.broker.delivery.dispatcher.MOST_IN_CALL", 90)
+            await broker.publish([item(qty=0)])  # all subscriptions of the broker might match it
+            await until(broker.caught_up)
+            assert found == {True: [1], False: [90, 1]}
+            monkeypatch.setattr("hitbox.broker.delivery.dispatcher.MOST_IN_CALL", 91)
+            await broker.publish([item(qty=0)])
+            await broker.publish([item(qty=0)] * 2)
+            await until(broker.caught_up)
+            assert (found[True][1:], sum(found[False][2:])) == ([1], 2)
+            assert broker.dispatcher.large == large, "these events are small, and were quick"
+            assert len(ann.got[0]["subscriptions"]) == 90
+            await ann.leave()
 
     asyncio.run(scenario())

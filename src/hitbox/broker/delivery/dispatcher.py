@@ -19,7 +19,9 @@ owners may know of.
 Matching runs on the event loop, because handing a group to a thread takes longer than matching it. If a group takes
 long, fewer events are matched together. Large events, whose texts a LIKE has to search, are matched in a thread, and so
 are smaller ones if a single event of their size took long. Until that is known, a bound holds: a group that takes more
-than LOOP_STEPS is given up on the event loop, and matched from the beginning in the thread.
+than LOOP_STEPS, or has so many matches that to list them takes as long, is given up on the event loop, and matched from
+the beginning in the thread. Where there are so many subscriptions that only to find them would take too long, the
+thread has it from the start.
 
 Where each event has very many matches, a run ends early, so that these are not all in memory, and others get a turn
 while they are named.
@@ -57,9 +59,12 @@ BATCH = 256
 MOST_MATCHES = 50_000
 """After so many matches a run ends, and the events that are left wait for the next one."""
 MOST_IN_CALL = 250_000
-"""Events and subscriptions that one call on the event loop may find together, at the worst, if it has more events than
-SURE_TOGETHER."""
+"""Events and subscriptions that one call on the event loop may find together, at the worst. More are matched in the
+thread, where a call may find MOST_IN_THREAD, or has SURE_TOGETHER events."""
+MOST_IN_THREAD = 4_000_000
 SURE_TOGETHER = 16
+COLLECTED = 5_000
+"""Matches after which others may get a turn."""
 TURN_SECONDS = 0.005
 LOOP_STEPS = 5_000
 """The most that a call on the event loop may take; as many as TURN_SECONDS has, about."""
@@ -145,6 +150,7 @@ class Dispatcher:
             numbers = array("Q", [subscriber.number for subscriber in found])
             matches[seq] = Matches(numbers, array("Q", [len(d.ids) for d in found.values()]))
             for subscriber, d in found.items():
+                await self._give_turn_in_time()
                 if not subscriber.ephemeral:
                     rows.append((subscriber.number, d.level, seq, "\n".join(d.ids), 1 if d.sent or d.live else 0))
         return rows, matches
@@ -165,9 +171,9 @@ class Dispatcher:
             level, now = Level(number, LEVELS), time.perf_counter_ns()
             for a, ids in wanted[number]:
                 mine = made[a.seq]
-                self._collect(a, ids, level, mine, now)
-                if time.monotonic() > self._turn_ends:
-                    await self._give_turn()
+                for at in range(0, len(ids), COLLECTED):
+                    self._collect(a, ids[at : at + COLLECTED], level, mine, now)
+                    await self._give_turn_in_time()
                 if number == 0 and self.registry.takes_unmatched and a.seq not in self.failed:
                     for one in self.registry.takers_of_unmatched(a.event, mine):
                         self._add(a, one, [], level, mine, now)
@@ -178,25 +184,26 @@ class Dispatcher:
         """{priority: ids} of each event, in as few calls as the event loop can afford; of the first events only, if
         these have very many matches."""
         found: list[dict[int, list[str]]] = []
-        matches, most = 0, max(MOST_IN_CALL // max(self.registry.count(), 1), SURE_TOGETHER)
+        matches, subscriptions = 0, max(self.registry.count(), 1)
         while len(found) < len(batch) and matches < MOST_MATCHES:
-            part = batch[len(found) : len(found) + min(self.together, most)]
+            part = batch[len(found) : len(found) + self.together]
             size, started = max(len(a.body) for a in part), time.monotonic()
-            matched = None if size >= self.large else self._match_on_loop(part)
-            threaded = matched is None
+            few = len(part) * subscriptions <= MOST_IN_CALL
+            matched = self._match_on_loop(part) if few and size < self.large else None
             if matched is None:
                 self._steps = 0
-                matched = await self.registry.in_thread(self._match_group, part)
+                together = max(MOST_IN_THREAD // subscriptions, SURE_TOGETHER)
+                matched = await self.registry.in_thread(self._match_in_thread, part, together)
             found += matched
-            matches += sum(len(ids) for levels in matched for ids in levels.values())
+            matches += _count(matched)
             took = time.monotonic() - started
             self.match_seconds += took
-            self._adapt(len(part), size, threaded, max(took, self._steps * TURN_SECONDS / LOOP_STEPS))
+            self._adapt(len(matched), size, max(took, self._steps * TURN_SECONDS / LOOP_STEPS))
             if len(found) < len(batch):
                 await asyncio.sleep(0)
         return found
 
-    def _adapt(self, count: int, size: int, threaded: bool, seconds: float) -> None:
+    def _adapt(self, count: int, size: int, seconds: float) -> None:
         """Choose how many events are matched together, and which are large, by the time that a call took, or its steps
         should take."""
         if seconds > TURN_SECONDS:
@@ -207,7 +214,7 @@ class Dispatcher:
         elif seconds < TURN_SECONDS / 2:
             if count == self.together:
                 self.together = min(2 * count, BATCH)
-            if threaded and size < LARGE:
+            if self.large <= size < LARGE:
                 self.large = size + 1
 
     def _match_on_loop(self, group: list[AcceptedEvent]) -> list[dict[int, list[str]]] | None:
@@ -218,6 +225,13 @@ class Dispatcher:
         except UsedUp:
             del self.failed[failed:], self.expensive[expensive:]
             return None
+
+    def _match_in_thread(self, part: list[AcceptedEvent], together: int) -> list[dict[int, list[str]]]:
+        """{priority: ids} of each event; of the first ones only, if these have very many matches."""
+        found: list[dict[int, list[str]]] = []
+        while len(found) < len(part) and _count(found) < MOST_MATCHES:
+            found += self._match_group(part[len(found) : len(found) + together])
+        return found
 
     def _match_group(self, group: list[AcceptedEvent], most: int | None = None) -> list[dict[int, list[str]]]:
         """{priority: ids} of each event. An event that cannot be matched does not affect the others. `most`: UsedUp is
@@ -319,11 +333,14 @@ class Dispatcher:
                 busy.append(mailbox)
             for delivery in deliveries[taken:]:
                 delivery.live = False
-            if time.monotonic() > self._turn_ends:
-                await self._give_turn()
+            await self._give_turn_in_time()
         if busy:
             await self._give_turn()
         return busy
+
+    async def _give_turn_in_time(self) -> None:
+        if time.monotonic() > self._turn_ends:
+            await self._give_turn()
 
     async def _give_turn(self) -> None:
         await asyncio.sleep(0)
@@ -336,3 +353,7 @@ class Dispatcher:
             _, stuck = await asyncio.wait(busy, timeout=ALTERNATE_SECONDS)
             for task in stuck:
                 task.cancel()
+
+
+def _count(matched: list[dict[int, list[str]]]) -> int:
+    return sum(len(ids) for levels in matched for ids in levels.values())

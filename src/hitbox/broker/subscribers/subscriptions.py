@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, get_args
 
@@ -46,6 +46,10 @@ FEW = 8
 """Fewer subscriptions than this are added one by one, which is quicker."""
 MOST_OWN = 100_000
 """Subscriptions of a subscriber that are indexed once more for it."""
+MATCHES_OF_STEP = 3
+"""To list so many matches takes as long as a step."""
+AT_ONCE = 5_000
+"""Matches that are listed while no other thread can run."""
 P = ParamSpec("P")
 T = TypeVar("T")
 log = logging.getLogger("hitbox.broker")
@@ -445,7 +449,9 @@ class SubscriptionRegistry:
             if not len(index):
                 continue
             matches, priorities = index.match_with_priorities(events, asked, 1, budget=costs)
-            ids, levels = matches.ids.to_pylist(), priorities.tolist()
+            costs.spend(len(matches.ids) // MATCHES_OF_STEP)
+            parts = (matches.ids[at : at + AT_ONCE].to_pylist() for at in range(0, len(matches.ids), AT_ONCE))
+            ids, levels = list(chain.from_iterable(parts)), priorities.tolist()
             ends = matches.offsets.tolist()
             for by_level, start, end in zip(found, ends[:-1], ends[1:], strict=True):
                 for at in range(start, end):
