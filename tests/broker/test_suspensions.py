@@ -17,6 +17,8 @@ from typer.testing import CliRunner
 
 from hitbox import Schema
 from hitbox.broker import admin
+from hitbox.broker.access.directory import Predicates
+from hitbox.broker.access.principals import Principal
 from hitbox.broker.broker import Broker
 from hitbox.broker.clock import time
 from hitbox.broker.commands.cli import app
@@ -28,6 +30,7 @@ from hitbox.broker.subscribers.suspensions import FORGET_SECONDS, MatchCosts, Su
 from hitbox.broker.upkeep.repair import repair
 from hitbox.client import Client, SyncClient
 from hitbox.errors import UnknownSubscription
+from hitbox.index.match_budget import UsedUp
 from hitbox.protocol.errors import StoreFull, Unknown
 from support.broker_kit import Listener, item, running, serving, sub, token_of, until
 
@@ -363,6 +366,45 @@ def test_what_takes_many_steps_is_matched_beside_the_loop(
             before = len(beside)
             await publish(broker, SMALL, SMALL)
             assert len(beside) == before
+
+    run(scenario())
+
+
+def test_what_principals_may_see_is_found_beside_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its steps count as those of the call that asks for it, also where it is asked who gets what nobody wants. Where
+    one principal is asked for, what others may see takes nothing."""
+    calls = list[tuple[bool, bool]]()
+    names = Predicates.names
+
+    def watched(*of: Any, **named: Any) -> Any:
+        here = threading.current_thread() is threading.main_thread()
+        try:
+            found = names(*of, **named)
+        except UsedUp:
+            calls.append((here, False))
+            raise
+        calls.append((here, True))
+        return found
+
+    async def scenario() -> None:
+        async with running(tmp_path, SCHEMA) as broker:
+            directory = broker.directory
+            directory.principals["eve"] = Principal(["subscribe"], see=f"NOT {PAIRS}")
+            directory.principals["ann"] = Principal(["subscribe"], see="n > 0")
+            directory.adopt(directory.compile(SCHEMA))
+            await broker.subscribe("e", [sub("s", "n = 1")], owner="eve")
+            await broker.put_subscriber("a", Options(unmatched=True), owner="ann")
+            eve, ann = await Listener(broker).attach("e"), await Listener(broker).attach("a")
+            monkeypatch.setattr(Predicates, "names", watched)
+            await publish(broker, LARGE)
+            assert calls == [(True, False), (False, True)] * 2
+            calls.clear()
+            await publish(broker, {**LARGE, "n": 2})
+            assert calls == [(False, True), (True, False), (False, True)]
+            await until(lambda: eve.seqs() == [1] and ann.seqs() == [1, 2])
+            assert "ann" in names(
+                directory.predicates, directory.predicates.see, LARGE, "ann", broker.registry.costs(5)
+            )
 
     run(scenario())
 

@@ -377,7 +377,7 @@ def unmatched_sent_to_all(right: Any) -> Bug:
 
 @bug(SubscriptionRegistry, "takers_of_unmatched", seed=7)
 def matched_sent_as_unmatched(_: Any) -> Bug:
-    return lambda registry, event, matched: [one for one in registry.takes_unmatched.values() if one not in matched]
+    return lambda registry, event, matched, *_: [one for one in registry.takes_unmatched.values() if one not in matched]
 
 
 @bug(Store, "add_replayed", seed=10)

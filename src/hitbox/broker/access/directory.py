@@ -44,6 +44,7 @@ from hitbox.broker.subscribers.subscriptions import Subscriber, SubscriptionRegi
 from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError, TooExpensive, counted
 from hitbox.index.index import Index
+from hitbox.index.match_budget import MatchBudget
 from hitbox.language import Limits
 from hitbox.protocol.errors import BadRequest, Conflict, Forbidden, NotAllowed, Unknown
 
@@ -82,6 +83,7 @@ class Predicates:
         self.problems: dict[str, str] = {}
         self.publish, self.see = (self._index(principals, which) for which in ("publish", "see"))
         self.limited = frozenset(name for name, one in principals.items() if one.see)
+        self.principals = frozenset(principals)
 
     def _index(self, principals: Mapping[str, Principal], which: str) -> Index:
         index = Index(self.schema, limits=Limits(match_steps=STEPS))
@@ -93,11 +95,18 @@ class Predicates:
                     self.problems[name] = f"the predicate {which} of {name!r}: {problem}"
         return index
 
-    def names(self, index: Index, event: Mapping[str, Any]) -> frozenset[str]:
+    def names(
+        self, index: Index, event: Mapping[str, Any], only: str = "", costs: MatchBudget | None = None
+    ) -> frozenset[str]:
         """The principals whose predicate holds, for both images if the event has two. One that takes too many steps on
-        it does not hold."""
-        parts = _images(self.schema, event)
-        found = [frozenset(map(str, index.match(part, on_expensive=_deny))) for part in parts]
+        it does not hold. `only`: the principal that is asked for, so that those of others take nothing. `costs`: of the
+        call that this is a part of."""
+        budget = MatchBudget(STEPS, _deny)
+        budget.excluded = self.principals - {only} if only else frozenset()
+        budget.in_all = None if costs is None or costs.in_all is None else costs.left_in_all(costs.in_all)
+        found = [frozenset(map(str, index.match(part, budget=budget))) for part in _images(self.schema, event)]
+        if costs is not None:
+            costs.spend(budget.spent)
         return frozenset.intersection(*found)
 
 
@@ -157,12 +166,12 @@ class Directory:
             raise Conflict("principals contradict the new schema:\n" + "\n".join([*found.problems.values()][:5]))
         return found
 
-    def hidden_from(self, event: Mapping[str, Any]) -> frozenset[str]:
-        """The principals that may not see an event."""
+    def hidden_from(self, event: Mapping[str, Any], costs: MatchBudget | None = None) -> frozenset[str]:
+        """The principals that may not see an event. `costs`: of the call that this is a part of."""
         predicates = self.predicates
         if not predicates.limited:
             return frozenset()
-        return predicates.limited - predicates.names(predicates.see, event)
+        return predicates.limited - predicates.names(predicates.see, event, costs=costs)
 
     def unaware(self, owners: Iterable[str], of: Collection[Subscriber]) -> set[str]:
         """Those of the owners that may not know of any of these subscribers. One that is gone knows of all."""
@@ -180,13 +189,13 @@ class Directory:
         """Whether a principal with a predicate `see` may see an event. What cannot be decided is not seen."""
         predicates = self.predicates
         try:
-            return name in predicates.names(predicates.see, event)
+            return name in predicates.names(predicates.see, event, name)
         except HitboxError:  # an event from before a change of the schema
             return False
 
     def may_publish(self, name: str, event: Mapping[str, Any]) -> bool:
         predicates = self.predicates
-        return name in predicates.names(predicates.publish, event)
+        return name in predicates.names(predicates.publish, event, name)
 
     # ---- who asks
 

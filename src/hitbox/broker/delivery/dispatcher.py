@@ -175,7 +175,11 @@ class Dispatcher:
                     self._collect(a, ids[at : at + COLLECTED], level, mine, now)
                     await self._give_turn_in_time()
                 if number == 0 and self.registry.takes_unmatched and a.seq not in self.failed:
-                    for one in self.registry.takers_of_unmatched(a.event, mine):
+                    try:
+                        takers = self.registry.takers_of_unmatched(a.event, mine, self.registry.costs(LOOP_STEPS))
+                    except UsedUp:
+                        takers = await self.registry.in_thread(self.registry.takers_of_unmatched, a.event, mine)
+                    for one in takers:
                         self._add(a, one, [], level, mine, now)
             if level.deliveries:
                 yield level

@@ -120,7 +120,7 @@ class Change(NamedTuple):
 class Visibility(Protocol):
     """Says which principals may not see an event."""
 
-    def hidden_from(self, event: Mapping[str, Any]) -> frozenset[str]: ...
+    def hidden_from(self, event: Mapping[str, Any], costs: MatchCosts | None = None) -> frozenset[str]: ...
 
     def unaware(self, owners: Iterable[str], of: Collection[Subscriber]) -> set[str]:
         """Those of the owners that may not know of any of these subscribers."""
@@ -128,7 +128,7 @@ class Visibility(Protocol):
 
 
 class _EverythingVisible:
-    def hidden_from(self, event: Mapping[str, Any]) -> frozenset[str]:
+    def hidden_from(self, event: Mapping[str, Any], costs: MatchCosts | None = None) -> frozenset[str]:
         return frozenset()
 
     def unaware(self, owners: Iterable[str], of: Collection[Subscriber]) -> set[str]:
@@ -412,7 +412,7 @@ class SubscriptionRegistry:
         if self.takes_changes:
             self._name_changes(events, where, found, costs)
         for number, event in enumerate(events):
-            if hidden := self.visibility.hidden_from(event):  # asked for all: who gets it unmatched depends on it too
+            if hidden := self.visibility.hidden_from(event, costs):
                 found[number] = dict(self._visible(iter(found[number].items()), hidden))
         return found
 
@@ -498,7 +498,7 @@ class SubscriptionRegistry:
     ) -> Iterator[tuple[int, list[str]]]:
         """(priority, ids) of the matches in both indexes, most urgent first, each priority once. Subscriptions whose
         owner may not see the event do not match."""
-        hidden, costs = self.visibility.hidden_from(event), costs or self.costs()
+        hidden = self.visibility.hidden_from(event, costs := costs or self.costs())
         found: Iterator[Any] = self.index.match_levels(event, where, budget=costs) if len(self.index) else iter(())
         if len(self.ephemeral_index):
             found = _merge_levels(found, self.ephemeral_index.match_levels(event, where, budget=costs))
@@ -512,11 +512,13 @@ class SubscriptionRegistry:
         subscriber = self.by_name.get(id.partition("/")[0])
         return subscriber is not None and subscriber.owner in owners
 
-    def takers_of_unmatched(self, event: Mapping[str, Any], matched: Collection[Subscriber]) -> list[Subscriber]:
+    def takers_of_unmatched(
+        self, event: Mapping[str, Any], matched: Collection[Subscriber], costs: MatchCosts | None = None
+    ) -> list[Subscriber]:
         """The subscribers that get an event although it does not match them: those that ask for it, unless their owner
         may know of one of those that it matched. So nobody learns from it whether others match."""
-        hidden = self.visibility.hidden_from(event)
-        takers = [one for one in self.takes_unmatched.values() if one.owner not in hidden and one not in matched]
+        hidden = self.visibility.hidden_from(event, costs)
+        takers = [one for one in list(self.takes_unmatched.values()) if one.owner not in hidden and one not in matched]
         unaware = self.visibility.unaware({one.owner for one in takers}, matched)
         return [one for one in takers if one.owner in unaware]
 
