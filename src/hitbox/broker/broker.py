@@ -55,7 +55,7 @@ from hitbox.broker.subscribers.webhook import Webhook, WebhookSettings, check_ur
 from hitbox.broker.turns import in_turns
 from hitbox.encoding.fitting import fitted, misfit
 from hitbox.encoding.schema import Schema
-from hitbox.errors import HitboxError, counted
+from hitbox.errors import HitboxError
 from hitbox.protocol.errors import (
     BadRequest,
     Conflict,
@@ -1057,7 +1057,7 @@ class Broker:
     def health(self) -> tuple[dict[str, Any], int]:
         """For /readyz: the state of the broker, and the HTTP status for it.
 
-        It needs no token, so it names no subscriber: the log and /v1/stats do.
+        It needs no token, so it names and counts nothing of a subscriber: the log and /v1/stats do.
         """
         status, code, reason = "ok", 200, ""
         problems = self.problems()
@@ -1070,9 +1070,8 @@ class Broker:
             status, code, reason = "full", 507, self.writer.problem()
         elif problems:
             status = "degraded"
-            reason = f"{counted(len(problems), 'problem', 'problems')}; the log and /v1/stats have the details"
-        found = {"ok": code == 200, "status": status, "reason": reason, "store_full": self.writer.full}
-        return {**found, "problems": len(problems)}, code
+            reason = "something needs attention; the log and /v1/stats have the details"
+        return {"ok": code == 200, "status": status, "reason": reason, "store_full": self.writer.full}, code
 
     def _pending(self) -> int:
         return sum(one.pending for number, one in self._busy.items() if self.mailboxes.get(number) is one)
@@ -1141,8 +1140,9 @@ OF_MATCHES = frozenset({
     "matched", "unmatched", "delivered", "acked", "dropped", "dead", "hidden", "expired", "pending", "dead_letters",
     "oldest_pending_seconds", "kept",
     "suspended", "too_expensive", "p50", "p99", "delivered_per_second", "acked_per_second",
+    "waiting_delayed", "store_bytes", "disk_free", "problems",
 })  # fmt: skip
-"""Figures that tell whether events match: only for those who may know of all subscribers."""
+"""Figures that tell whether events match, or what others keep: only for those who may know of all subscribers."""
 COUNTERS = (
     "published", "matched", "unmatched", "delivered", "acked", "refused", "dropped", "dead", "trimmed", "snapshots",
     "errors", "hidden", "repeated", "expired", "expired_subscribers", "delayed",

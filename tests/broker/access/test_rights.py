@@ -485,12 +485,16 @@ def test_nobody_learns_whether_an_event_matches_what_is_hidden(tmp_path: Path) -
                 figures = (await s.ask(who, "GET", "/v1/stats")).json()
                 text = (await s.ask(who, "GET", "/metrics")).text
                 streamed, history = (await live(s, who))["stats"], figures["history"]
-                for name in ("delivered_per_second", "acked_per_second"):
+                for name in ("delivered_per_second", "acked_per_second", "store_bytes", "disk_free"):
                     assert {name in line for line in [*history, streamed]} == {knows}
-                for name in ("unmatched", "delivered", "pending", "oldest_pending_seconds", "kept"):
+                for name in (
+                    *("unmatched", "delivered", "pending", "oldest_pending_seconds", "kept"),
+                    *("waiting_delayed", "problems"),
+                ):
                     assert (name in figures) == (name in streamed) == knows
                     assert (re.search(rf"^hitbox_{name}(_total)? ", text, re.MULTILINE) is not None) == knows
                 assert ("hitbox_commit_to_sent_seconds_count" in text) == knows
+                assert ("hitbox_store_log_bytes" in text) == ("hitbox_disk_free_bytes" in text) == knows
 
     run(scenario())
 
