@@ -10,6 +10,7 @@ An event may carry two images, {"old": {...}, "new": {...}}: then `new` is the e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -29,17 +30,23 @@ SOMETHING: Any = object()
 Event = Mapping[str, Any]
 MOST_COMPARED, MOST_LETTERS = 10_000, 200
 """Pairs of names, and letters of one, that are looked at to find a misspelt attribute of an event."""
+MOST_TRIED, LONGEST = 32, 400
+"""Objects that `lookup` goes through for one name before it notes all ways, and letters of a way that is noted."""
+Ways = dict[int, dict[str, Any]]
+Visited = Callable[[int], None] | None
 
 
 class Document(dict[str, Any]):
-    """The plain values of an event by attribute; what is missing is not there. `old` is its old image."""
+    """The plain values of an event by attribute; what is missing is not there. `old` is its old image. `ways` are, for
+    an event of an open schema, the values by their dotted names of each object that many ways lead through."""
 
-    __slots__ = ("old",)
+    __slots__ = ("old", "ways")
     old: Document | None
 
-    def __init__(self, values: Mapping[str, Any] | None = None, old: Document | None = None):
+    def __init__(self, values: Mapping[str, Any] | None = None, old: Document | None = None, is_open: bool = False):
         super().__init__(values or {})
         self.old = old
+        self.ways: Ways | None = {} if is_open else None
 
 
 Check = Callable[[Schema, set[str], Sequence[Any]], None]
@@ -195,46 +202,81 @@ def open_document(event: Event) -> Document:
     """An event of an open schema, as it was given. It has images if they are all that it has."""
     if event.keys() <= {"old", "new"} and all(isinstance(one, Mapping) or is_missing(one) for one in event.values()):
         new, old = (one if isinstance(one := event.get(name), Mapping) else None for name in ("new", "old"))
-        return Document(new, None if old is None else Document(old))
-    return Document(event)
+        return Document(new, None if old is None else Document(old, is_open=True), True)
+    return Document(event, is_open=True)
 
 
-def open_elements(origin: Any, steps: Sequence[str], visited: Callable[[int], None] | None = None) -> list[Any] | None:
+def open_elements(origin: Any, steps: Sequence[str], visited: Visited = None) -> list[Any] | None:
     """The values that a path leads to, through objects and lists: one value is a list of itself, and what is in a list
     inside a list is an element of the outer one. None of no value. The list may be that of the event, so nobody changes
     it. `visited` is told of the elements that it goes through on its way."""
-    found, is_list = _walk(origin, ".".join(steps).split("."), visited)
+    ways = origin.ways if isinstance(origin, Document) else None
+    found, is_list = _walk(origin, ".".join(steps).split("."), visited, ways)
     return None if not is_list and is_missing(found[0]) else found
 
 
-def _walk(origin: Any, steps: Sequence[str], visited: Callable[[int], None] | None) -> tuple[list[Any], bool]:
+def _walk(origin: Any, steps: Sequence[str], visited: Visited, ways: Ways | None) -> tuple[list[Any], bool]:
     """The values, and whether they come from a list."""
     if isinstance(origin, Mapping):
-        whole = lookup(origin, ".".join(steps))
+        whole = lookup(origin, ".".join(steps), ways)
         if whole is not ABSENT:
             return (elements(whole, visited), True) if isinstance(whole, LISTS) else ([whole], False)
         for end in range(len(steps) - 1, 0, -1):
-            inner = lookup(origin, ".".join(steps[:end]))
+            inner = lookup(origin, ".".join(steps[:end]), ways)
             if isinstance(inner, LISTS):
                 if visited is not None:
                     visited(2 * len(inner))
                 return [
-                    value for one in elements(inner, visited) for value in _walk(one, steps[end:], visited)[0]
+                    value for one in elements(inner, visited) for value in _walk(one, steps[end:], visited, ways)[0]
                 ], True
     return [None], False
 
 
-def lookup(event: Event, name: str) -> Any:
-    """The field of a document by its dotted name; ABSENT if it has none."""
+def lookup(event: Event, name: str, ways: Ways | None = None) -> Any:
+    """The field of a document by its dotted name; ABSENT if it has none. `ways`: those of the document that the event
+    is an object of."""
     found = event.get(name, ABSENT)
     if found is not ABSENT or "." not in name:
         return found
+    ways = event.ways if isinstance(event, Document) else ways
+    if ways is None or len(name) > LONGEST:
+        return _deeper(event, name, [math.inf])
+    if id(event) not in ways:
+        left = [MOST_TRIED]
+        found = _deeper(event, name, left)
+        if left[0] >= 0:
+            return found
+        known: dict[str, Any] = {}
+        _note(event, "", known)
+        ways[id(event)] = known
+    return ways[id(event)].get(name, ABSENT)
+
+
+def _deeper(event: Event, name: str, left: list[Any]) -> Any:
+    """What the objects of an event have by a dotted name. After so many of them as are `left` the search ends."""
     at = name.find(".")
     while at > 0:
         inner = as_mapping(event.get(name[:at], ABSENT))
         if inner is not None:
-            found = lookup(inner, name[at + 1 :])
+            left[0] -= 1
+            if left[0] < 0:
+                return ABSENT
+            rest = name[at + 1 :]
+            found = inner.get(rest, ABSENT)
+            if found is ABSENT and "." in rest:
+                found = _deeper(inner, rest, left)
             if found is not ABSENT:
                 return found
         at = name.find(".", at + 1)
     return ABSENT
+
+
+def _note(event: Event, above: str, found: dict[str, Any]) -> None:
+    """Add all fields by their dotted names; of two with one name the one that `_deeper` finds first."""
+    names = [name for name in event if isinstance(name, str) and len(above) + len(name) <= LONGEST]
+    for name in names:
+        found.setdefault(above + name, event[name])
+    for name in sorted(names, key=len):
+        inner = as_mapping(event[name]) if name and name[0] != "." else None
+        if inner is not None:
+            _note(inner, f"{above}{name}.", found)

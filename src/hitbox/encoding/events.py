@@ -372,7 +372,7 @@ def open_rows(keys: Keys, table: pa.Table, only: frozenset[str]) -> list[Documen
     if not names:
         return [Document() for _ in range(table.num_rows)]
     rows = zip(*(python_values(columns[name]) for name in names), strict=True)
-    return [Document(dict(zip(names, row, strict=True))) for row in rows]
+    return [Document(dict(zip(names, row, strict=True)), is_open=True) for row in rows]
 
 
 def _open_row(columns: Columns, row: int, only: frozenset[str] | None) -> Document:
@@ -380,7 +380,7 @@ def _open_row(columns: Columns, row: int, only: frozenset[str] | None) -> Docume
     names = (name for name in columns if only is None or _is_wanted(name, only))
     found = {name: python_values(columns[name].slice(row, 1))[0] for name in names}
     old = None if columns.old is None else _open_row(columns.old, row, None)
-    return Document(found, old)
+    return Document(found, old, True)
 
 
 def _is_wanted(column: str, only: frozenset[str]) -> bool:
