@@ -177,7 +177,7 @@ def _believed(times: Sequence[datetime | None], clock: datetime) -> set[int]:
 def current_at(path: object, when: Moment, history: Sequence[Mapping[str, Any]]) -> int:
     """The version that was current at a point in time. `history`: manifests, oldest first, the current one last.
 
-    A version whose time cannot be true counts from that of the version before it.
+    A version whose time cannot be true counts from right after that of the version before it.
     """
     asked, clock = moment(when), now()
     times = [time_of(facts) for facts in history]
@@ -189,7 +189,7 @@ def current_at(path: object, when: Moment, history: Sequence[Mapping[str, Any]])
         if number in believed:
             timed.append((number, time))
         elif timed:
-            timed.append((number, timed[-1][1]))
+            timed.append((number, timed[-1][1] + timedelta.resolution))
         elif time > clock:  # the first one: it is there already, since when is unknown
             timed.append((number, clock - AGREEMENT))
     at = max((at for at, time in timed if time <= asked), default=None)
