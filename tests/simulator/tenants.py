@@ -241,7 +241,8 @@ class Tenants:
             try:
                 first = await self.broker.publish([one.item for one in events], self.broker.acting_for(ALICE))
             except Overloaded:
-                if self.broker.waiting + count <= self.broker.settings.max_waiting:
+                waiting, hers = self.broker.waiting + count, 2 * (self.broker.waiting_of[ALICE] + count)
+                if max(waiting, hers) <= self.broker.settings.max_waiting:
                     raise
                 return
             accepted = not self.environment.disk.dead

@@ -140,6 +140,7 @@ class Broker:
         self._busy: dict[int, Mailbox] = {}  # those with pending deliveries, or over their limit
         self.dispatcher = Dispatcher(self.registry, self.mailboxes, self.settings.way)
         self.waiting = self.waiting_bytes = 0
+        self.waiting_of, self.waiting_bytes_of = Counter[str](), Counter[str]()  # of each principal, of these
         self._accepted: deque[AcceptedEvent] = deque()
         self._arrived: Group = []
         self._append_task: asyncio.Task[None] | None = None
@@ -461,7 +462,7 @@ class Broker:
             stored = self.delayed.accept(items, bodies, principal, charge)
             stored.add_done_callback(partial(self._delayed_stored, bodies, time.perf_counter_ns(), charge))
             return stored
-        self.admit_waiting(len(items), size)
+        self.admit_waiting(len(items), size, principal)
         if not self._arrived:  # the others of this turn of the event loop join the group
             asyncio.get_running_loop().call_soon(self._append_soon)
         self._arrived.append((items, bodies, accepted, caller, charge))
@@ -476,6 +477,10 @@ class Broker:
             rate = self.statistics.history[-1]["published_per_second"] if self.statistics.history else 0.0
             hint = min(max(self.waiting / max(rate, 1000.0), 0.05), 5.0)
             raise Overloaded(f"{self.waiting} events wait already; try again in {hint:.2f} s", hint)
+        mine, my_bytes = self.waiting_of[principal], self.waiting_bytes_of[principal]
+        too_many = 2 * (mine + count) > s.max_waiting or 2 * (my_bytes + size) > s.max_waiting_bytes
+        if mine and too_many and principal in self.directory.principals:
+            raise Overloaded(f"{mine} events of {principal!r} wait already: half of what may wait is for others", 0.1)
         most = self.directory.quotas(principal).max_day_bytes
         return self.directory.usage.take(principal, size, most) if most else None
 
@@ -505,11 +510,11 @@ class Broker:
 
     def _refuse_arrived(self, publish: Publish, problem: BaseException) -> None:
         """A publish that was accepted is not stored."""
-        items, bodies, accepted, _, charge = publish
+        items, bodies, accepted, caller, charge = publish
         self.statistics.counts["refused"] += len(items)
         if charge is not None:
             self.directory.usage.give_back(charge)
-        self.release_waiting(len(items), sum(map(len, bodies)))
+        self.release_waiting(len(items), sum(map(len, bodies)), caller.name)
         if not accepted.done():
             accepted.set_exception(problem)
             accepted.exception()  # the publisher may have gone
@@ -536,9 +541,11 @@ class Broker:
             return
         first, committed = stored.result(), time.perf_counter_ns()
         self.statistics.publish_to_commit.observe((committed - started) / 1e9, sum(len(items) for items, *_ in group))
-        for items, bodies, accepted, *_ in group:
+        for items, bodies, accepted, caller, _ in group:
             for seq, (item, body) in enumerate(zip(items, bodies, strict=True), first):
-                self._queue(AcceptedEvent(seq, item.event, item.where, body, now, started, False, committed), item)
+                one = AcceptedEvent(seq, item.event, item.where, body, now, started, False, committed)
+                one.principal = caller.name
+                self._queue(one, item)
             if self.telemetry is not None:
                 self.telemetry.add("hitbox.publish", started, committed, bodies, first=first, events=len(items))
             if not accepted.done():
@@ -579,13 +586,14 @@ class Broker:
             about = {"first_delayed": stored.result(), "events": len(bodies)}
             self.telemetry.add("hitbox.publish", started, committed, bodies, **about)
 
-    def admit_waiting(self, count: int, size: int) -> None:
+    def admit_waiting(self, count: int, size: int, principal: str = "") -> None:
         self.waiting += count
         self.waiting_bytes += size
+        self.waiting_of[principal] += count
+        self.waiting_bytes_of[principal] += size
 
-    def release_waiting(self, count: int, size: int) -> None:
-        self.waiting -= count
-        self.waiting_bytes -= size
+    def release_waiting(self, count: int, size: int, principal: str = "") -> None:
+        self.admit_waiting(-count, -size, principal)
 
     async def _dispatch(self, left: int) -> None:
         """Match accepted events, beginning with those up to `left`, which an earlier run accepted."""
@@ -609,7 +617,8 @@ class Broker:
             finally:
                 done, batch = (batch[:count], batch[count:]) if count else (batch, [])
                 self.change_barrier.leave(len(done))
-                self.release_waiting(len(done), sum(len(a.body) for a in done))
+                for a in done:
+                    self.release_waiting(1, len(a.body), a.principal)
 
     async def _match_first(self, batch: list[AcceptedEvent]) -> int:
         """Match and record the first events of a batch; returns how many."""

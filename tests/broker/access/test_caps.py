@@ -14,7 +14,7 @@ from hitbox.broker.settings import Options
 from hitbox.broker.store.dead_letters import LETTER_BYTES
 from hitbox.broker.store.store import Store
 from hitbox.protocol.errors import Overloaded
-from support.broker_kit import item, running, sub, until
+from support.broker_kit import held_up, item, running, sub, until
 
 LATER = PublishedEvent({"qty": 1}, delay_seconds=3600)
 
@@ -113,6 +113,30 @@ def test_the_delayed_events_of_one_are_in_nobodys_way(tmp_path: Path) -> None:
             assert broker.store.delayed_of == {"ann": 3, "bob": 3}
         async with running(tmp_path, None) as broker:
             assert broker.store.delayed_of == {"ann": 3, "bob": 3}
+
+    asyncio.run(scenario())
+
+
+def test_half_of_what_may_wait_is_for_others(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, max_waiting=20) as broker:
+            with_principals(broker)
+
+            def publish(name: str, count: int) -> asyncio.Future[int]:
+                items = [item(qty=1)] * count
+                return broker._accept(items, broker.check(items), broker.acting_for(name))
+
+            async with held_up(broker):
+                waiting = [publish("ann", 6), publish("ann", 4)]
+                with pytest.raises(Overloaded, match=r"10 events of 'ann' wait already: half .* is for others"):
+                    publish("ann", 1)
+                waiting += [publish("bob", 9), publish("", 1)]
+                with pytest.raises(Overloaded, match="20 events wait already"):
+                    publish("bob", 1)
+            await asyncio.gather(*waiting)
+            await until(broker.caught_up)
+            assert (broker.waiting_of.total(), broker.waiting_bytes_of.total()) == (0, 0)
+            await publish("ann", 15)  # a batch that waits alone may be larger
 
     asyncio.run(scenario())
 

@@ -90,6 +90,8 @@ class AcceptedEvent(msgspec.Struct, eq=False):
     """When it was in the store, in nanoseconds of the clock of `accepted`; 0: before a restart."""
     expires: int = 0
     """When its time to live ends, in microseconds since 1970; 0: it has none."""
+    principal: str = ""
+    """Who has it wait; nobody, if it was delayed, or comes from before a restart."""
 
 
 @dataclass(slots=True)
