@@ -902,12 +902,7 @@ class Broker:
             await asyncio.wait(self._subscription_changes.storing)
 
     async def subscribe(
-        self,
-        name: str,
-        put: Sequence[Subscription],
-        remove: Sequence[str] = (),
-        strict: bool = False,
-        owner: str = "",
+        self, name: str, put: Sequence[Subscription], remove: Sequence[str] = (), strict: bool = False, owner: str = ""
     ) -> list[str]:
         """Add or replace and remove subscriptions of a subscriber, all or none; returns warnings. A subscriber that
         belongs to nobody belongs to the principal `owner` from now on."""
@@ -1090,30 +1085,18 @@ class Broker:
         problems = self.problems()
         return {
             "subscriptions": len(self.registry.index) + len(self.registry.ephemeral_index),
-            "suspended": len(self.registry.suspensions),
-            "subscribers": len(self.registry.by_name),
-            "connections": sum(map(Mailbox.connection_count, self.mailboxes.values())),
-            "pending": self._pending(),
-            "oldest_pending_seconds": round(self.backlog.oldest_seconds(), 1),
-            "kept": self.store.kept.rows(),
-            "waiting": self.waiting,
-            "waiting_delayed": self.store.delayed.rows(),
-            "last": self.store.events.next() - 1,
-            "first": self.store.events.first(),
-            "dead_letters": self.store.dead.rows(),
-            "store_full": self.writer.full,
-            "clock_ahead_seconds": round(clock.ahead(), 3),
-            "problems": len(problems),
-            "set_aside": problems[:100],
-            "way": self.dispatcher.way,
-            "matcher": self.registry.index.matcher,
-            "restored": self.registry.restored_from,
-            "restore_seconds": self.registry.restore_seconds,
-            "uptime_seconds": round(time.monotonic() - self.statistics.started, 1),
-            "version": __version__,
-            **{name: self.statistics.counts[name] for name in COUNTERS},
-            "trimmed": self.store.trimmed,
-        }
+            "suspended": len(self.registry.suspensions), "subscribers": len(self.registry.by_name),
+            "connections": sum(map(Mailbox.connection_count, self.mailboxes.values())), "pending": self._pending(),
+            "oldest_pending_seconds": round(self.backlog.oldest_seconds(), 1), "kept": self.store.kept.rows(),
+            "waiting": self.waiting, "waiting_delayed": self.store.delayed.rows(),
+            "last": self.store.events.next() - 1, "first": self.store.events.first(),
+            "dead_letters": self.store.dead.rows(), "store_full": self.writer.full,
+            "clock_ahead_seconds": round(clock.ahead(), 3), "problems": len(problems), "set_aside": problems[:100],
+            "way": self.dispatcher.way, "matcher": self.registry.index.matcher,
+            "restored": self.registry.restored_from, "restore_seconds": self.registry.restore_seconds,
+            "uptime_seconds": round(time.monotonic() - self.statistics.started, 1), "version": __version__,
+            **{name: self.statistics.counts[name] for name in COUNTERS}, "trimmed": self.store.trimmed,
+        }  # fmt: skip
 
 
 def are_few(items: Sequence[PublishedEvent]) -> bool:

@@ -64,8 +64,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = 50_000
     suspend_after: Annotated[
-        int,
-        _about("failures within an hour after which a subscription is suspended; 0: it never is", ge=0, le=MOST),
+        int, _about("failures within an hour after which a subscription is suspended; 0: it never is", ge=0, le=MOST)
     ] = 3
     max_connections: Annotated[int, _about("WebSockets and streams of events per principal", ge=1, le=MOST)] = 10_000
     max_sockets: Annotated[

@@ -52,24 +52,7 @@ from hitbox.protocol.errors import (  # noqa: E402
 )
 
 __all__ = [
-    "BadEvent",
-    "BadPredicate",
-    "BadRequest",
-    "BrokerError",
-    "Client",
-    "Conflict",
-    "Delivery",
-    "Forbidden",
-    "NoAnswer",
-    "NotAllowed",
-    "Overloaded",
-    "Refused",
-    "State",
-    "StoreFailed",
-    "StoreFull",
-    "Subscriber",
-    "SyncClient",
-    "SyncSubscriber",
-    "TooLarge",
-    "Unknown",
-]
+    "BadEvent", "BadPredicate", "BadRequest", "BrokerError", "Client", "Conflict", "Delivery", "Forbidden",
+    "NoAnswer", "NotAllowed", "Overloaded", "Refused", "State", "StoreFailed", "StoreFull", "Subscriber",
+    "SyncClient", "SyncSubscriber", "TooLarge", "Unknown",
+]  # fmt: skip

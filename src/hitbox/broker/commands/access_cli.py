@@ -166,14 +166,10 @@ def put_principal(
 ) -> None:
     """Create a principal, or change its rights and quotas. What is not given stays as it is. Prints the result."""
     wanted = {
-        "roles": None if role is None else [one for one in role if one],
-        "names": names,
-        "publish": publish,
-        "see": see,
-        "max_subscriptions": max_subscriptions,
-        "publish_rate": publish_rate,
+        "roles": None if role is None else [one for one in role if one], "names": names, "publish": publish,
+        "see": see, "max_subscriptions": max_subscriptions, "publish_rate": publish_rate,
         "max_day_bytes": max_day_bytes,
-    }
+    }  # fmt: skip
     known = ask(url, token, "GET", "/v1/principals")["principals"]
     before: dict[str, Any] = next((one for one in known if one["name"] == name), {})
     body = {

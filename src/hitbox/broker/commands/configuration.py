@@ -37,8 +37,7 @@ class Serving(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     data: Annotated[str, msgspec.Meta(description="folder in which the broker keeps its data")] = ""
     schema: Annotated[
-        str,
-        msgspec.Meta(description="for a new broker: price:float,city:string or a JSON file; - for JSON from stdin"),
+        str, msgspec.Meta(description="for a new broker: price:float,city:string or a JSON file; - for JSON from stdin")
     ] = ""
     host: Annotated[
         str, msgspec.Meta(description="address to listen on; any other than loopback requires a token", min_length=1)

@@ -158,9 +158,7 @@ class Dispatcher:
         return rows, matches
 
     async def _levels(
-        self,
-        matched: list[tuple[AcceptedEvent, dict[int, list[str]]]],
-        made: dict[int, dict[Subscriber, Delivery]],
+        self, matched: list[tuple[AcceptedEvent, dict[int, list[str]]]], made: dict[int, dict[Subscriber, Delivery]]
     ) -> AsyncIterator[Level]:
         """The levels of all these events, in descending order; each is determined when it is asked for."""
         wanted: list[list[tuple[AcceptedEvent, list[str]]]] = [[] for _ in range(LEVELS)]
@@ -308,19 +306,9 @@ class Dispatcher:
         now: int,
     ) -> None:
         delivery = made[subscriber] = Delivery(
-            a.seq,
-            level.level,
-            names,
-            a.time,
-            a.body,
-            a.again,
-            0,
-            a.accepted,
-            now,
-            not a.again,
-            a.committed,
+            a.seq, level.level, names, a.time, a.body, a.again, 0, a.accepted, now, not a.again, a.committed,
             expires=a.expires,
-        )
+        )  # fmt: skip
         mine = level.deliveries.get(subscriber)
         if mine is None:
             level.deliveries[subscriber] = [delivery]

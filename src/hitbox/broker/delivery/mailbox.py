@@ -506,22 +506,12 @@ class Mailbox:
             webhook = {**s.webhook.describe(time.time()), "problem": s.webhook.disabled or self.webhook_problem}
             webhook["requests"] = self.webhook_requests
         return {
-            "name": s.name,
-            "ephemeral": s.ephemeral,
-            "connected": self.is_reached(),
-            "connections": len(self._consumers),
-            "paused": s.paused,
+            "name": s.name, "ephemeral": s.ephemeral, "connected": self.is_reached(),
+            "connections": len(self._consumers), "paused": s.paused,
             "unused_seconds": round(self.unused_seconds(), 1) if s.options.expires_seconds else None,
-            "subscriptions": s.subscriptions,
-            "pending": self.pending,
+            "subscriptions": s.subscriptions, "pending": self.pending,
             "pending_bytes": self.pending_bytes if self.pending else 0,
-            "oldest_pending_seconds": round(self.oldest_seconds(), 1),
-            "held": len(self.in_flight),
-            "spooled": self.spilled,
-            "dropped": self.dropped,
-            "expired": self.expired,
-            "dead": self.dead,
-            "redelivered": self.resent,
-            "webhook": webhook,
-            "options": msgspec.to_builtins(s.options),
-        }
+            "oldest_pending_seconds": round(self.oldest_seconds(), 1), "held": len(self.in_flight),
+            "spooled": self.spilled, "dropped": self.dropped, "expired": self.expired, "dead": self.dead,
+            "redelivered": self.resent, "webhook": webhook, "options": msgspec.to_builtins(s.options),
+        }  # fmt: skip

@@ -73,13 +73,9 @@ def _write(scope: Scope, status: int, size: int, milliseconds: float) -> None:
     host, port = scope.get("client") or ("", 0)
     fields = {
         "method": scope.get("method", "WEBSOCKET"),
-        "path": raw.decode("ascii", "backslashreplace")[:MOST_CHARACTERS],
-        "status": status,
-        "bytes": size,
-        "ms": round(milliseconds, 3),
-        "client": f"{host}:{port}",
-        "principal": scope.get("principal", ""),
-    }
+        "path": raw.decode("ascii", "backslashreplace")[:MOST_CHARACTERS], "status": status, "bytes": size,
+        "ms": round(milliseconds, 3), "client": f"{host}:{port}", "principal": scope.get("principal", ""),
+    }  # fmt: skip
     log.info(
         "%s %s %d, %d bytes, %.3f ms, client %s, principal %s", *fields.values(), extra={"fields": fields}
     )  # fmt: skip

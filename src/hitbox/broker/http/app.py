@@ -297,19 +297,10 @@ async def serve(
         broker.store.close()
         raise
     config = connections.Config(
-        application(broker, access),
-        broker.settings,
-        most,
-        broker.statistics,
-        tls,
-        ws_max_size=broker.settings.max_body_bytes,
-        ws_per_message_deflate=False,
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        lifespan="off",
-        timeout_graceful_shutdown=5,
-    )
+        application(broker, access), broker.settings, most, broker.statistics, tls,
+        ws_max_size=broker.settings.max_body_bytes, ws_per_message_deflate=False, log_config=None,
+        log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=5,
+    )  # fmt: skip
     server = _Server(config)
 
     def shut_down() -> None:

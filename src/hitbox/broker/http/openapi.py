@@ -21,17 +21,12 @@ ERROR = {
 }
 PROBLEM = {"type": "object", "required": ["error"], "properties": {"error": ERROR}}
 PROBLEMS = {
-    "400": "the request is invalid; the message says where",
-    "401": "a valid token is required",
-    "403": "the Host or Origin is not allowed, or the principal lacks a right",
-    "404": "it does not exist",
-    "408": "the request took too long to arrive",
-    "409": "it conflicts with what is stored",
-    "413": "too large",
+    "400": "the request is invalid; the message says where", "401": "a valid token is required",
+    "403": "the Host or Origin is not allowed, or the principal lacks a right", "404": "it does not exist",
+    "408": "the request took too long to arrive", "409": "it conflicts with what is stored", "413": "too large",
     "429": "the broker is busy; see Retry-After",
-    "503": "the store cannot be written, or the broker is shutting down",
-    "507": "the disk is full",
-}
+    "503": "the store cannot be written, or the broker is shutting down", "507": "the disk is full",
+}  # fmt: skip
 
 
 STREAM, TEXT, JSON = "text/event-stream", "text/plain", "application/json"

@@ -547,12 +547,7 @@ ROUTES = [
         "PUT", OWNER, USE, put_subscriber, "Create a durable subscriber, or change its options", Options, query=Owner
     ),
     Route(
-        "DELETE",
-        OWNER,
-        USE,
-        delete_subscriber,
-        "Remove a subscriber with its subscriptions and deliveries",
-        status=204,
+        "DELETE", OWNER, USE, delete_subscriber, "Remove a subscriber with its subscriptions and deliveries", status=204
     ),
     Route("GET", "/v1/subscriptions", READ, list_subscriptions, "Search subscriptions", query=SubscriptionSearch),
     Route("PUT", OWNER + "/subscriptions/{name}", USE, put_subscription, "Add or replace a subscription", Wanted),

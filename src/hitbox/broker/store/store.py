@@ -118,17 +118,10 @@ READABLE = f"""typeof(wanted) = 'text' AND typeof(about) = 'text'
                AND typeof(priority) = 'integer' AND priority BETWEEN 0 AND {TOP}"""
 """SQL condition: the columns of the subscription have valid types."""
 META_TYPES: dict[str, Any] = {
-    "format": int,
-    "incarnation": Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}\Z")],
-    "copied": bool,
-    "clock": tuple[str, int, int],
-    "jumps": Jumps,
-    "matched": Number,
-    "failed": list[Number],
-    "protected": bool,
-    "snapshot": dict[str, Number] | None,
-    "schema": list[dict[str, Any]],
-}
+    "format": int, "incarnation": Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}\Z")], "copied": bool,
+    "clock": tuple[str, int, int], "jumps": Jumps, "matched": Number, "failed": list[Number], "protected": bool,
+    "snapshot": dict[str, Number] | None, "schema": list[dict[str, Any]],
+}  # fmt: skip
 """Types of the values in table `meta`, by key."""
 CONTENT = (apsw.SQLITE_IOERR_SHORT_READ, apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_CORRUPTFS)
 """SQLite errors that mean damaged content; other I/O errors mean a failing disk."""
