@@ -25,21 +25,13 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from functools import reduce
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 from hitbox.encoding.arrays import HIGHEST, LOWEST
 from hitbox.encoding.codecs import Codec
 from hitbox.encoding.derived import without_intervals
-from hitbox.encoding.documents import (
-    ABSENT,
-    SOMETHING,
-    Document,
-    document,
-    lookup,
-    open_document,
-    open_elements,
-    plain,
-)
+from hitbox.encoding.documents import ABSENT, SOMETHING, Document, document, lookup, open_document, open_elements, plain
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.open_values import CONVERT, comparable
 from hitbox.encoding.schema import Schema
@@ -92,13 +84,12 @@ class Scope:
         self._lists: dict[ListPath, list[Any] | None] = {}  # of the event: inner lists ask for them again and again
         self._schema, self.values, self._now = schema, values, now
         self.is_open = schema.is_open
-        old = values.old if isinstance(values, Document) else None
-        if self.is_open and not isinstance(values, Document):
-            self.values = values = open_document(values)
-            old = self.values.old
-        if not isinstance(values, Document) and "new" not in schema and isinstance(values.get("new"), Mapping):
-            self.values = values = document(schema, values)
-            old = self.values.old
+        if not isinstance(values, Document):
+            if self.is_open:
+                self.values = open_document(values)
+            elif "new" not in schema and isinstance(values.get("new"), Mapping):
+                self.values = document(schema, values)
+        old = self.values.old if isinstance(self.values, Document) else None
         self.old: Mapping[str, object] = {} if old is None else old
         self.elements: list[Any] = []
 
@@ -156,13 +147,6 @@ class Scope:
             inner = [None if one is None else one.get(step) for one in found]
             found = [one for some in inner for one in (some if isinstance(some, list) else (some,))]
         return found if isinstance(found, list) else list(found)
-
-
-class _Nowhere:
-    """The scope of what names nothing."""
-
-    def __init__(self) -> None:
-        self.steps = Steps()
 
 
 def evaluate(
@@ -371,8 +355,8 @@ def quantified(of: Quantifier, scope: Scope) -> Truth:
 
 
 def constant_truth(test: Test) -> Truth:
-    """The truth of a test of literals."""
-    return test_truth(test, _Nowhere())  # type: ignore[arg-type]
+    """The truth of a test of literals, which needs no scope."""
+    return test_truth(test, SimpleNamespace(steps=Steps()))  # type: ignore[arg-type]
 
 
 def leaf_truth(leaf: Leaf, value: object) -> bool | None:
@@ -418,14 +402,12 @@ def possible_truths(root: Node, scope: Scope) -> Truths:
             return reduce(lambda one, other: frozenset(truth(node, two, scope) for two in product(one, other)), done)
         if isinstance(node, Leaf):
             known = lookup(scope.values, node.name) is not SOMETHING
-            return frozenset([truth(node, (), scope)]) if known else _possible_of_leaf(node)
+            if known:
+                return frozenset([truth(node, (), scope)])
+            return ONE_OF_TWO if node.values else frozenset([node.op == "IS NOT NULL"])
         return _possible_of_list(node, scope) if isinstance(node, Quantifier) else _possible_of_test(node, scope)
 
     return fold(root, visit)
-
-
-def _possible_of_leaf(leaf: Leaf) -> Truths:
-    return ONE_OF_TWO if leaf.values else frozenset([leaf.op == "IS NOT NULL"])
 
 
 def _possible_of_test(test: Test, scope: Scope) -> Truths:

@@ -84,11 +84,7 @@ def _covering(node: Node, lists: tuple[Path | None, ...]) -> Covering | None:
 
 def _inside(found: Covering | None, level: int, lists: tuple[Path | None, ...]) -> Covering | None:
     """What is not about the element of the innermost list does not say that there is an element."""
-    return found if found is None or level == len(lists) else _superset(found)
-
-
-def _superset(found: Covering) -> Covering:
-    return Covering(found.anchors, False, found.bits)
+    return found if found is None or level == len(lists) else Covering(found.anchors, False, found.bits)
 
 
 def _of_branch(node: Branch, lists: tuple[Path | None, ...]) -> Covering | None:
@@ -98,7 +94,7 @@ def _of_branch(node: Branch, lists: tuple[Path | None, ...]) -> Covering | None:
     some = [one for one in found if one is not None]
     if node.op == "AND":
         best = max(some, key=lambda one: one.bits, default=None)
-        return None if best is None else _superset(best)
+        return None if best is None else Covering(best.anchors, False, best.bits)
     if len(some) < len(found):
         return None
     anchors = tuple(dict.fromkeys(anchor for one in some for anchor in one.anchors))
@@ -224,14 +220,12 @@ def open_path(path: Path) -> OpenPath:
 
 def set_texts(kind: str, type_: str, values: Sequence[Any]) -> list[str]:
     """What some plain values bring to a set: keys of elements, or texts in which fragments are searched."""
-    if kind == FRAGMENT:
-        return [one for one in values if one is not None]
+    present = [value for value in values if value is not None]
     if kind == FOLDED:
-        return [lower(one) for one in values if one is not None]
-    if type_ == "string":
-        return [one for one in values if one is not None]
-    keys = (element_key(type_, one) for one in values if one is not None)
-    return [key for key in keys if key is not None]
+        return list(map(lower, present))
+    if kind == FRAGMENT or type_ == "string":
+        return present
+    return [key for value in present if (key := element_key(type_, value)) is not None]
 
 
 def required_texts(expression: str) -> list[str]:

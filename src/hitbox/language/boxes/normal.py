@@ -138,7 +138,8 @@ def _anchored(term: Term, codecs: Sequence[Codec], most: int, bound: int) -> tup
         return term, (b"",), False
     best = max(chosen, key=lambda one: one.bits)
     exact = best.exact and len(term.rest) == 1
-    if len(best.anchors) > bound or best.bits + (EXACT_BITS if exact else 0) < _bits(term, codecs):
+    bits = sum(_bits(one, codecs[number]) for number, one in term.sets.items())
+    if len(best.anchors) > bound or best.bits + (EXACT_BITS if exact else 0) < bits:
         return term, (b"",), False
     boxes = prod(map(len, term.sets.values()))
     if boxes > 1 and boxes * len(best.anchors) > most:
@@ -146,12 +147,8 @@ def _anchored(term: Term, codecs: Sequence[Codec], most: int, bound: int) -> tup
     return term, best.anchors, exact
 
 
-def _bits(term: Term, codecs: Sequence[Codec]) -> float:
-    """How telling the sets of a term are, in the measure of anchors: a guess, because values are not known."""
-    return sum(_set_bits(one, codecs[number]) for number, one in term.sets.items())
-
-
-def _set_bits(one: Set, codec: Codec) -> float:
+def _bits(one: Set, codec: Codec) -> float:
+    """How telling a set is, in the measure of anchors: a guess, because values are not known."""
     if one in (PRESENT, SOME, EVERYTHING):
         return 0
     if one == ABSENT or codec.type == "bool" or codec.is_list:
@@ -272,7 +269,7 @@ def terms(
         if node.op == "AND":
             return _conjunction(node.children, done, most, steps)
         if node.op == "OR":
-            found = _disjunction(done, steps)
+            found = _tidy([term for part in done for term in part], steps)
             return found if len(found) <= bound else _hull(found, node)
         if node.op == "XOR":
             return [Term(dict.fromkeys(needed(node), PRESENT), (node,))]
@@ -294,7 +291,9 @@ def settled(found: list[Term], predicate: Predicate, keys: Keys, steps: Steps) -
     """The terms of a predicate, or of a node in it, with as few patterns as possible."""
     if not any(isinstance(node, Leaf) for term in found for node in term.rest):
         return found
-    labels = _labels(predicate, keys.codecs)
+    labels = {  # the keys of the predicate's strings, by attribute number
+        n: {keys.codecs[n].cut(text)[0] + 1: text for text in texts} for n, texts in strings(predicate).items()
+    }
     several = (_with_derived(_settle(term, labels), keys) for term in found)
     return _tidy([term for term in several if all(term.sets.values())], steps)
 
@@ -357,11 +356,6 @@ def _condition_set(of: Condition, codec: Codec) -> Set:
     exact = [Fraction(one) if isinstance(one, float) and codec.type == "int" else one for one in of.values]
     found = _literal_set(of.op, exact, codec)
     return found if codec.type != "bool" else intersection((found, BOOLS))
-
-
-def _labels(predicate: Predicate, codecs: Sequence[Codec]) -> dict[int, dict[int, str]]:
-    """The keys of the predicate's strings, by attribute number."""
-    return {n: {codecs[n].cut(text)[0] + 1: text for text in texts} for n, texts in strings(predicate).items()}
 
 
 def leaf_set(leaf: Leaf, codec: Codec) -> tuple[Set, bool]:
@@ -578,10 +572,6 @@ def _both(one: Term, other: Term) -> Term | None:
         sets[number] = keys
     rest = {id(leaf): leaf for leaf in one.rest + other.rest}
     return Term(sets, tuple(rest.values()))
-
-
-def _disjunction(parts: Sequence[list[Term]], steps: Steps) -> list[Term]:
-    return _tidy([term for part in parts for term in part], steps)
 
 
 def _tidy(several: list[Term], steps: Steps) -> list[Term]:

@@ -21,16 +21,7 @@ from hitbox.language.syntax.expressions import Call, Constant, Expression
 from hitbox.language.syntax.tree import Node, Test
 
 COVERED = ("<", "<=", "=", "BETWEEN")
-NEGATED = {
-    "<": False,
-    "<=": False,
-    ">": True,
-    ">=": True,
-    "=": False,
-    "<>": True,
-    "BETWEEN": False,
-    "NOT BETWEEN": True,
-}
+NEGATED = dict.fromkeys(COVERED, False) | dict.fromkeys((">", ">=", "<>", "NOT BETWEEN"), True)
 """Tests of a distance: whether each says that it does not lie between two others."""
 TWO_ENDS = ("=", "<>", "BETWEEN", "NOT BETWEEN")
 BELOW_ALL, ABOVE_ALL = -1.0, 4.0

@@ -19,7 +19,7 @@ may be hostile, and the rest of the search takes a bounded time:
 from __future__ import annotations
 
 import random
-from itertools import groupby
+from itertools import groupby, takewhile
 
 import numpy as np
 
@@ -245,14 +245,7 @@ def successor(text: str) -> str | None:
 
 
 def _before_wildcard(segment: _Segment) -> list[str] | str:
-    if isinstance(segment, str):
-        return segment
-    found: list[str] = []
-    for c in segment:
-        if c is _ONE:
-            break
-        found.append(c)
-    return found
+    return segment if isinstance(segment, str) else [c for c in takewhile(lambda c: c is not _ONE, segment) if c]
 
 
 def _segments(text: str, escape: str | None) -> list[_Segment]:

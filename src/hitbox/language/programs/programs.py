@@ -165,8 +165,8 @@ def _condition(node: Node, found: list[dict[int, Set]], exact: bool) -> Part:
     return Open(TRUE | FALSE | UNKNOWN, found, exact)
 
 
-def key_test(number: int, keys: Set, condition: str, op: int = TEST) -> KeyTest:
-    """`condition` is the operator that the set comes from."""
+def key_test(number: int, keys: Set, condition: str = "IS NULL", op: int = TEST) -> KeyTest:
+    """`condition` is the operator that the set comes from: most are unknown where the value is missing."""
     null = TRUE if _has_missing(keys) else FALSE if condition in ("IS NULL", "IS NOT NULL") else UNKNOWN
     return KeyTest(number, keys, null, size=len(keys), op=op)
 
@@ -205,7 +205,7 @@ def _as_true_or_not(part: Part) -> Part:
             sets.setdefault(one.number, []).append(one.keys)
         else:
             others.append(one)
-    tests: list[Part] = [_key_test(number, _merged(part.op, several)) for number, several in sets.items()]
+    tests: list[Part] = [key_test(number, _merged(part.op, several)) for number, several in sets.items()]
     return tests[0] if len(tests) == 1 and not others else _joined(part.op, tests + others)
 
 
@@ -213,10 +213,6 @@ def _merged(op: int, several: list[Set]) -> Set:
     if len(several) == 1:
         return several[0]
     return intersection(several) if op == AND else union(several)
-
-
-def _key_test(number: int, keys: Set) -> KeyTest:
-    return KeyTest(number, keys, TRUE if _has_missing(keys) else FALSE, size=len(keys))
 
 
 def _covered(part: Open) -> Part:
@@ -228,13 +224,13 @@ def _covered(part: Open) -> Part:
         return ALWAYS if part.exact and part.covers else plain
     if not part.covers:
         return NEVER
-    areas = [_all_of([_key_test(number, keys) for number, keys in one.items()]) for one in part.covers]
-    area = areas[0] if len(areas) == 1 else _joined(OR, areas)
+    areas = [_one_or_joined(AND, [key_test(*item) for item in sets.items()]) for sets in part.covers]
+    area = _one_or_joined(OR, areas)
     return area if part.exact else _joined(AND, [area, plain])
 
 
-def _all_of(tests: list[Part]) -> Part:
-    return tests[0] if len(tests) == 1 else _joined(AND, tests)
+def _one_or_joined(op: int, parts: Sequence[Part]) -> Part:
+    return parts[0] if len(parts) == 1 else _joined(op, parts)
 
 
 def _written(root: Part) -> Program:

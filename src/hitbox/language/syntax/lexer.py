@@ -38,23 +38,16 @@ _NAME = re.compile(r"[^\W\d]\w*+")
 _HINTS = {
     "'": "the string that starts here has no closing quote (a quote inside a string is written twice: 'it''s')",
     '"': 'the quoted name that starts here has no closing "',
-    "--": "comments are not part of the language",
-    "/*": "comments are not part of the language",
     "==": "'==' is not an operator: write '='",
     "&&": "'&&' is not an operator: write AND",
     "||": "'||' is not an operator: write OR",
     ";": "';' does not belong here: a predicate is one condition, without a ';' at its end",
     "!": "'!' is not an operator: write NOT, or <> between two sides",
-    "`": 'names are quoted with double quotes: "name"',
-    "[": 'names are quoted with double quotes: "name"',
-    "‘": "strings are quoted with plain single quotes: 'text'",
-    "’": "strings are quoted with plain single quotes: 'text'",
-    "“": "strings are quoted with plain single quotes: 'text'",
-    "”": "strings are quoted with plain single quotes: 'text'",
-    "?": "parameters are not part of the language: write the value itself",
-    "$": "parameters are not part of the language: write the value itself",
-    ":": "parameters are not part of the language: write the value itself",
 }
+_HINTS |= dict.fromkeys(("--", "/*"), "comments are not part of the language")
+_HINTS |= dict.fromkeys("`[", 'names are quoted with double quotes: "name"')
+_HINTS |= dict.fromkeys("‘’“”", "strings are quoted with plain single quotes: 'text'")
+_HINTS |= dict.fromkeys("?$:", "parameters are not part of the language: write the value itself")
 
 
 class Tokens(NamedTuple):
