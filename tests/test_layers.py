@@ -237,7 +237,6 @@ LARGE_CLASSES = {
     "broker.store.store.Store": 105,
     "broker.broker.Broker": 86,
     "index.index.Index": 64,
-    "language.syntax.parser._Parser": 60,
     "engine.engine.Engine": 45,
     "client.management.Management": 44,
     "client.sync_management.SyncManagement": 45,

@@ -43,9 +43,8 @@ from hitbox.language.syntax.expressions import (
     as_times,
     fold,
 )
-from hitbox.language.syntax.tree import Leaf, Node, Quantifier, Test
+from hitbox.language.syntax.tree import MIRRORED, Leaf, Node, Quantifier, Test
 
-MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 TYPES = ("int", "float", "string", "bool", "timestamp", "number")
 COVERING = {"<": "<=", ">": ">=", "<>": "IS NOT NULL", "NOT IN": "IS NOT NULL", "NOT BETWEEN": "IS NOT NULL"}
 """What is true wherever the key of a number equals that of the literal, or another test holds."""
@@ -93,8 +92,8 @@ class DerivedAttribute:
     def __post_init__(self) -> None:
         text = ", ".join(map(_text, self.operands))
         object.__setattr__(self, "text", f"{self.name}({text})" if self.name else text)
-        fields = [one for operand in self.operands for one in _fields(operand)]
-        object.__setattr__(self, "attributes", {name: number for name, number, old in fields if not old})
+        attributes = {name: number for operand in self.operands for name, number in _attributes(operand)}
+        object.__setattr__(self, "attributes", attributes)
         if self.name in (EACH, ABSENCE):
             value = _elements(*self.operands) if self.name == EACH else _absence(*self.operands)
             object.__setattr__(self, "type", self.operands[-1].type if self.name == EACH else "bool")
@@ -176,9 +175,7 @@ class Condition:
 
     def strings(self) -> list[str]:
         """The strings that must have labels."""
-        if self.of.type != "string":
-            return []
-        return [str(value) for value in self.values]
+        return list(map(str, self.values)) if self.of.type == "string" else []
 
     def ends(self) -> tuple[str, str | None]:
         """The strings of WITHIN."""
@@ -296,7 +293,7 @@ def _pattern_condition(of: Expression, op: str, pattern: Pattern) -> Condition |
     if pattern.shape == "%" and not pattern.prefix:
         return None  # every text is like '%'
     if pattern.shape == "%" or (pattern.prefix and not negated):
-        return _starts(_derived("", of), pattern.prefix, negated, pattern.shape == "%")
+        return starts_with(_derived("", of), pattern.prefix, negated, pattern.shape == "%")
     return None if pattern.prefix else _suffix_condition(of, op, pattern)
 
 
@@ -304,10 +301,10 @@ def _suffix_condition(of: Expression, op: str, pattern: Pattern) -> Condition | 
     negated = op.startswith("NOT")
     if not pattern.suffix or (negated and not pattern.ends):
         return None
-    return _starts(_derived("REVERSE", of), pattern.suffix[::-1], negated, pattern.ends)
+    return starts_with(_derived("REVERSE", of), pattern.suffix[::-1], negated, pattern.ends)
 
 
-def _starts(of: DerivedAttribute, prefix: str, negated: bool, exact: bool) -> Condition:
+def starts_with(of: DerivedAttribute, prefix: str, negated: bool, exact: bool = True) -> Condition:
     above = successor(prefix)
     return Condition(of, "NOT WITHIN" if negated else "WITHIN", (prefix,) if above is None else (prefix, above), exact)
 
@@ -358,20 +355,16 @@ def _text_calls(root: Expression) -> int:
     return fold(root, visit)
 
 
-def _fields(root: Expression) -> list[tuple[str, int, bool]]:
-    """(name, number, of the old image) of the attributes of an expression."""
-    found: list[tuple[str, int, bool]] = []
+def _attributes(root: Expression) -> list[tuple[str, int]]:
+    """(name, number) of what an expression takes from the event, but for its old image."""
 
-    def visit(node: Any, done: Sequence[None]) -> None:
-        if isinstance(node, Field):
-            found.append((node.name, node.number, node.old))
-        elif isinstance(node, (Length, ListPath)):
-            path = node.list if isinstance(node, Length) else node
-            found.append((path.steps[0], path.number, path.old))
+    def visit(node: Any, done: Sequence[list[tuple[str, int]]]) -> list[tuple[str, int]]:
+        path = node.list if isinstance(node, Length) else node
+        if not isinstance(path, (Field, ListPath)):
+            return [found for part in done for found in part]
+        return [] if path.old else [(path.name if isinstance(path, Field) else path.steps[0], path.number)]
 
-    if not isinstance(root, Field) or not root.level:
-        fold(root, visit)
-    return found
+    return [] if isinstance(root, Field) and root.level else fold(root, visit)
 
 
 Value = Callable[[Document], Any]
@@ -389,9 +382,7 @@ def _value(root: Expression) -> Value:
             return _open_field(node.name, node.old, CONVERT[node.type])
         name, old = (node.name, node.old) if isinstance(node, Field) else (node.list.steps[0], node.list.old)
         get = _old(name) if old else lambda values: values.get(name)
-        if isinstance(node, Field):
-            return get
-        return _applied(len, [get])
+        return get if isinstance(node, Field) else _applied(len, [get])
 
     return fold(root, visit)
 
@@ -408,12 +399,7 @@ def _open_field(name: str, old: bool, convert: Callable[[object], Any]) -> Value
 def _absence(of: Expression) -> Value:
     assert isinstance(of, Field)
     name, old = of.name, of.old
-
-    def absent(values: Document) -> bool:
-        image = values.old if old else values
-        return image is None or lookup(image, name) is ABSENT
-
-    return absent
+    return lambda values: (image := values.old if old else values) is None or lookup(image, name) is ABSENT
 
 
 def _elements(path: Expression, of: Expression | None = None) -> Value:

@@ -64,13 +64,11 @@ def written(length: timedelta) -> str:
 @lru_cache(maxsize=1000)
 def zone(name: str) -> tzinfo:
     """A zone by its name, such as Europe/Paris, or by its offset, such as +02:00; a ValueError if it is unknown."""
-    offset = _OFFSET.fullmatch(name)
-    if offset:
-        hours, minutes = int(offset[2]), int(offset[3])
-        if hours > 23 or minutes > 59:
+    if _OFFSET.fullmatch(name):
+        ahead = offset(name)
+        if ahead is None:
             raise ValueError(f"{name!r} is out of range")
-        ahead = timedelta(hours=hours, minutes=minutes)
-        return timezone(-ahead if offset[1] == "-" else ahead)
+        return ahead
     if name in ("UTC", "Z"):
         return UTC
     try:
@@ -80,6 +78,13 @@ def zone(name: str) -> tzinfo:
             f"{name!r:.60} is no time zone that this machine knows: write a name such as 'Europe/Paris', or '+02:00' "
             "(where no zone is known, install tzdata)"
         ) from None
+
+
+def offset(text: str) -> timezone | None:
+    """The zone of +hh:mm or -hh:mm; None if that is out of range."""
+    hours, minutes = int(text[1:3]), int(text[4:6])
+    ahead = timedelta(hours=hours, minutes=minutes)
+    return None if hours > 23 or minutes > 59 else timezone(-ahead if text[0] == "-" else ahead)
 
 
 def hour(at: datetime, where: str = "UTC") -> int | None:

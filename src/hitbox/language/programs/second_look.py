@@ -20,16 +20,15 @@ from hitbox.encoding.schema import Schema
 from hitbox.language.boxes.anchors import covering
 from hitbox.language.boxes.derived import (
     EXACT,
-    MIRRORED,
     TYPES,
     Condition,
     DerivedAttribute,
     each,
     open_attribute,
+    starts_with,
     text_attribute,
 )
 from hitbox.language.boxes.sets import Set
-from hitbox.language.conditions.patterns import Pattern, successor
 from hitbox.language.programs.programs import (
     AND,
     FALSE,
@@ -47,7 +46,7 @@ from hitbox.language.programs.programs import (
     part_of,
 )
 from hitbox.language.syntax.expressions import Call, Constant, Element, Expression, Field, ListPath, Now
-from hitbox.language.syntax.tree import Branch, Leaf, Node, Quantifier, Test, without_not
+from hitbox.language.syntax.tree import MIRRORED, Branch, Leaf, Node, Quantifier, Test, without_not
 
 FARTHEST = timedelta(days=365_000)
 """So far from NOW() is every moment one of the calendar."""
@@ -68,20 +67,11 @@ def conditions(root: Node, schema: Schema) -> Iterator[Condition]:
             if moment is not None:
                 yield Condition(moment, "IS NOT NULL", exact=False)
             of = text_attribute(node, schema)
-            if of is not None and not (node is root and _has_exact_anchor(node)):
+            anchors = covering(node) if of is not None and node is root else None
+            if of is not None and (anchors is None or not anchors.exact):
                 yield Condition(of, node.op)
         else:
             stack.extend(reversed(node.children))
-
-
-def _has_exact_anchor(node: Leaf | Test) -> bool:
-    found = covering(node)
-    return found is not None and found.exact
-
-
-def _pattern(node: Leaf | Test) -> Pattern:
-    found: Pattern = node.pattern if isinstance(node, Leaf) else node.machine
-    return found
 
 
 def second_test(node: Node, keys: Keys, condition_set: ConditionSet) -> EachTest | LikeTest | SinceTest | None:
@@ -93,7 +83,7 @@ def second_test(node: Node, keys: Keys, condition_set: ConditionSet) -> EachTest
     of = text_attribute(node, keys.schema)
     number = None if of is None else keys.number_of(of)
     if number is not None:
-        return LikeTest(number, _pattern(node).code(), node.op.startswith("NOT"))
+        return LikeTest(number, node.machine.code(), node.op.startswith("NOT"))
     return _since_test(node, keys, condition_set) if isinstance(node, Test) else None
 
 
@@ -130,14 +120,10 @@ def _element_condition(test: Test, path: ListPath, schema: Schema) -> Condition 
 
 
 def _like_condition(of: DerivedAttribute, test: Test) -> Condition | None:
-    pattern, negated = _pattern(test), test.op.startswith("NOT")
+    pattern, negated = test.machine, test.op.startswith("NOT")
     if not pattern.shape:
         return Condition(of, "<>" if negated else "=", (pattern.prefix,))
-    if pattern.shape != "%" or not pattern.prefix:
-        return None
-    above = successor(pattern.prefix)
-    ends = (pattern.prefix,) if above is None else (pattern.prefix, above)
-    return Condition(of, "NOT WITHIN" if negated else "WITHIN", ends)
+    return starts_with(of, pattern.prefix, negated) if pattern.shape == "%" and pattern.prefix else None
 
 
 def _each_test(of: Quantifier, keys: Keys, condition_set: ConditionSet) -> EachTest | None:

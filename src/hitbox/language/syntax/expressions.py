@@ -40,11 +40,16 @@ LITERAL_TYPES: dict[type, str] = {
 }
 
 
-@dataclass(slots=True, eq=False)
-class Constant:
-    """A literal, or what a function of literals comes to. `plain` is what it means where it stands."""
+class Whole:
+    """What `fold` does not look into."""
 
-    children: ClassVar[tuple[Expression, ...]] = ()
+    __slots__ = ()
+    children: ClassVar[tuple[Any, ...]] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Constant(Whole):
+    """A literal, or what a function of literals comes to. `plain` is what it means where it stands."""
 
     literal: Literal
     type: str
@@ -60,14 +65,12 @@ class Constant:
 
 
 @dataclass(slots=True, eq=False)
-class Field:
+class Field(Whole):
     """An attribute of an event, of its old image (`OLD.`), or of an element of a list.
 
     `level` is 0 for the event and counts the lists around: 1 in EXISTS(items WHERE ...). `image` is OLD, or NEW if that
     was said inside EXISTS, where a plain name may mean a field of the element.
     """
-
-    children: ClassVar[tuple[Expression, ...]] = ()
 
     name: str
     number: int
@@ -85,13 +88,11 @@ class Field:
 
 
 @dataclass(slots=True, eq=False)
-class ListPath:
+class ListPath(Whole):
     """The values of a list: of scalars, of objects, or of one field of its objects (items.sku).
 
     `steps` are the attribute and the fields below it. `type` is that of a value, or object.
     """
-
-    children: ClassVar[tuple[Expression, ...]] = ()
 
     steps: tuple[str, ...]
     number: int
@@ -111,10 +112,8 @@ class ListPath:
 
 
 @dataclass(slots=True, eq=False)
-class Element:
+class Element(Whole):
     """The element of a list that ANY or ALL looks at."""
-
-    children: ClassVar[tuple[Expression, ...]] = ()
 
     quantifier: str
     list: ListPath
@@ -130,10 +129,9 @@ class Element:
 
 
 @dataclass(slots=True, eq=False)
-class Length:
+class Length(Whole):
     """How many elements a list has."""
 
-    children: ClassVar[tuple[Expression, ...]] = ()
     type: ClassVar[str] = "int"
 
     list: ListPath
@@ -144,10 +142,9 @@ class Length:
 
 
 @dataclass(slots=True, eq=False)
-class Now:
+class Now(Whole):
     """The time at which events are matched: the same for all events of a batch."""
 
-    children: ClassVar[tuple[Expression, ...]] = ()
     type: ClassVar[str] = "timestamp"
 
     position: int
@@ -177,10 +174,9 @@ class Call:
 
 
 @dataclass(slots=True, eq=False)
-class Verdict:
+class Verdict(Whole):
     """A condition that stands where a value may: (a > 1) = b."""
 
-    children: ClassVar[tuple[Expression, ...]] = ()
     type: ClassVar[str] = "bool"
 
     condition: Any
@@ -280,18 +276,6 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def add(a: int, b: int) -> int | None:
-    return whole(a + b)
-
-
-def subtract(a: int, b: int) -> int | None:
-    return whole(a - b)
-
-
-def multiply(a: int, b: int) -> int | None:
-    return whole(a * b)
-
-
 def divide(a: int, b: int) -> int | None:
     """Towards zero."""
     if not b:
@@ -348,9 +332,9 @@ NEGATIVE: dict[str, Callable[[Any], Any]] = {
     "number": lambda a: whole(-a) if type(a) is int else finite(-a),
 }
 WHOLE: dict[str, Callable[[Any, Any], Any]] = {
-    "+": add,
-    "-": subtract,
-    "*": multiply,
+    "+": lambda a, b: whole(a + b),
+    "-": lambda a, b: whole(a - b),
+    "*": lambda a, b: whole(a * b),
     "/": divide,
     "%": remainder,
 }
@@ -489,13 +473,6 @@ def folded(made: Call) -> Expression:
     if isinstance(value, Decimal) and not value:
         value = Decimal("0.0")
     return Constant(value, LITERAL_TYPES[type(value)], made.position)
-
-
-def as_double(of: Expression) -> Expression:
-    """A decimal literal beside a float means the nearest double."""
-    if isinstance(of, Constant) and of.type == "decimal":
-        return Constant(of.literal, "float", of.position, float(of.literal))  # type: ignore[arg-type]
-    return of
 
 
 def as_times(of: Expression) -> Expression:

@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal, InvalidOperation
 
 from hitbox.errors import PredicateError, SyntaxProblem, TypeProblem, printable
-from hitbox.language.syntax.expressions import Literal, literal
+from hitbox.language.conditions.durations import offset
+from hitbox.language.syntax.expressions import Constant, Expression, Literal, literal
 
 MIN_INT64, MAX_INT64 = -(2**63), 2**63 - 1
 MAX_NUMBER_LENGTH = 2000  # characters of one number: every double can be written with fewer
@@ -19,14 +20,11 @@ _TIMESTAMP = re.compile(
 )
 _NEEDS = {
     "int": "a number, as in 10",
-    "float": "a number, as in 10.5",
     "string": "a string in single quotes, as in 'text'",
     "bool": "TRUE or FALSE",
     "timestamp": "a timestamp, as in TIMESTAMP '2026-01-31 12:00:00'",
     "duration": "an interval, as in INTERVAL '5 minutes'",
-    "decimal": "a number, as in 10.5",
-    "number": "a number, as in 10.5",
-}
+} | dict.fromkeys(("float", "decimal", "number"), "a number, as in 10.5")
 _KINDS: dict[type, tuple[str, ...]] = {
     bool: ("bool",),
     int: ("int", "float", "number"),
@@ -98,14 +96,18 @@ def right_kind(value: Literal, name: str, type_: str, text: str, position: int) 
         raise TypeProblem(f"{name!r} is of type {type_}: write {_NEEDS[type_]}, not {shown}", text, position)
 
 
+def as_double(of: Expression) -> Expression:
+    """A decimal literal beside a float means the nearest double."""
+    if isinstance(of, Constant) and of.type == "decimal":
+        return Constant(of.literal, "float", of.position, float(of.literal))  # type: ignore[arg-type]
+    return of
+
+
 def _zone(text: str) -> timezone:
-    if text in ("", "Z"):
-        return UTC
-    hours, minutes = int(text[1:3]), int(text[4:6])
-    if minutes > 59 or hours > 23:
+    zone = UTC if text in ("", "Z") else offset(text)
+    if zone is None:
         raise ValueError(f"zone {text} is out of range")
-    offset = timedelta(hours=hours, minutes=minutes)
-    return timezone(-offset if text[0] == "-" else offset)
+    return zone
 
 
 def _out_of_range(token: str, text: str, position: int) -> PredicateError:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from hitbox.encoding.schema import Schema
 from hitbox.language.conditions.networks import network
@@ -25,6 +25,7 @@ from hitbox.language.conditions.regular_expressions import regular_expression
 from hitbox.language.limits import DEFAULT_LIMITS, Limits
 from hitbox.language.syntax.expressions import (
     Call,
+    Constant,
     Element,
     Expression,
     Field,
@@ -32,6 +33,7 @@ from hitbox.language.syntax.expressions import (
     ListPath,
     Literal,
     Verdict,
+    Whole,
     fold,
     literal,
     quoted,
@@ -55,13 +57,13 @@ NEGATED = {
     "TRUE": "FALSE",
 }
 NEGATED |= {negated: op for op, negated in NEGATED.items()}
+MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+"""Comparisons, and what they become when their sides change places."""
 
 
 @dataclass(slots=True, eq=False)
-class Leaf:
+class Leaf(Whole):
     """A test of one attribute: `values` are the literals of `op`; those of LIKE are the pattern and its escape."""
-
-    children: ClassVar[tuple[Node, ...]] = ()
 
     name: str
     number: int
@@ -80,6 +82,8 @@ class Leaf:
             self._pattern = Pattern(text, escape[0] if escape else None)
         return self._pattern
 
+    machine = pattern
+
     @property
     def work(self) -> int:
         """The steps that it takes on a short value."""
@@ -90,15 +94,7 @@ class Leaf:
         return Leaf(self.name, self.number, self.type, op, self.values, self.position, self.places, self._pattern)
 
     def __str__(self) -> str:
-        name, op = quoted(self.name), self.op
-        if op.startswith("IS"):
-            return f"{name} {op}"
-        texts = [literal(value) for value in self.values]
-        if op.endswith("BETWEEN"):
-            return f"{name} {op} {texts[0]} AND {texts[1]}"
-        if op.endswith("IN"):
-            return f"{name} {op} ({', '.join(texts)})"
-        return f"{name} {op} {' ESCAPE '.join(texts)}"
+        return _spelled(quoted(self.name), self.op, list(map(literal, self.values)))
 
 
 MACHINES: dict[str, Callable[..., Any]] = {
@@ -112,10 +108,8 @@ MACHINES: dict[str, Callable[..., Any]] = {
 
 
 @dataclass(slots=True, eq=False)
-class Test:
+class Test(Whole):
     """A test of expressions. `texts` are the pattern and its escape, the network, or the polygon."""
-
-    children: ClassVar[tuple[Node, ...]] = ()
 
     op: str
     operands: tuple[Expression, ...]
@@ -145,26 +139,28 @@ class Test:
         return (Test, (self.op, self.operands, self.position, self.texts))
 
     def __str__(self) -> str:
-        op, parts = self.op, [str(part) for part in self.operands]
-        texts = [literal(text) for text in self.texts]
-        if op.endswith("INSIDE"):
-            return f"{op}({', '.join(parts + texts)})"
-        if op.startswith("IS"):
-            return f"{parts[0]} {op}"
-        if op.endswith("BETWEEN"):
-            return f"{parts[0]} {op} {parts[1]} AND {parts[2]}"
-        if op.endswith("IN"):
-            return f"{parts[0]} {op} ({', '.join(parts[1:])})"
-        return f"{parts[0]} {op} {' ESCAPE '.join(texts) or parts[1]}"
+        texts = [*map(str, self.operands), *map(literal, self.texts)]
+        if self.op.endswith("INSIDE"):
+            return f"{self.op}({', '.join(texts)})"
+        return _spelled(texts[0], self.op, texts[1:])
+
+
+def _spelled(subject: str, op: str, others: Sequence[str]) -> str:
+    """The text of a condition, from those of its values."""
+    if op.startswith("IS"):
+        return f"{subject} {op}"
+    if op.endswith("BETWEEN"):
+        return f"{subject} {op} {others[0]} AND {others[1]}"
+    if op.endswith("IN"):
+        return f"{subject} {op} ({', '.join(others)})"
+    return f"{subject} {op} {' ESCAPE '.join(others)}"
 
 
 @dataclass(slots=True, eq=False)
-class Quantifier:
+class Quantifier(Whole):
     """`op` is ANY or ALL, with a test of one element, or EXISTS, with a condition on one object of the list. `level` is
     that of its element: 1 and the lists around it in the text. `ANY(a) = (ANY(b) = 'x')` compares the elements of `a`
     with a condition that stands beside them, not in them: both are of level 1."""
-
-    children: ClassVar[tuple[Node, ...]] = ()
 
     op: str
     list: ListPath
@@ -205,6 +201,9 @@ class Branch:
 
 
 Node = Leaf | Test | Quantifier | Branch
+NODES = (Leaf, Test, Quantifier, Branch)
+Item = Expression | Node
+"""What may stand between two operators: a value or a condition."""
 
 
 @dataclass(slots=True, eq=False)
@@ -230,6 +229,13 @@ class Predicate:
 
     def __hash__(self) -> int:
         return hash(tuple((leaf.name, leaf.op) for leaf in leaves(self.root)))
+
+
+def as_value(item: Item) -> Expression:
+    """An item as a value; a condition is a bool."""
+    if isinstance(item, Branch) and item.op in ("TRUE", "FALSE"):
+        return Constant(item.op == "TRUE", "bool", item.position)
+    return Verdict(item, item.position) if isinstance(item, NODES) else item
 
 
 def join(op: str, nodes: Sequence[Node], position: int) -> Node:
@@ -298,8 +304,14 @@ def same(one: Node, other: Node) -> bool:
 
 def names(root: Node) -> Iterator[str]:
     """The attributes of the event that a predicate speaks of."""
-    for number_name in _fields(root):
-        yield number_name[1]
+    stack: list[Any] = [root]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Leaf) or (isinstance(node, Field) and not node.level and not node.old):
+            yield node.name
+        elif isinstance(node, ListPath) and not node.level and not node.old:
+            yield node.steps[0] if node.number >= 0 else ".".join(node.steps)
+        stack.extend(parts(node))
 
 
 def needed(node: Node) -> set[int]:
@@ -334,25 +346,16 @@ def _strict(root: Expression) -> set[int]:
     return fold(root, visit)
 
 
-def _fields(root: Node) -> Iterator[tuple[int, str]]:
-    """(number, name) of every attribute of the event in a tree."""
-    stack: list[Any] = [root]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, Leaf) or (isinstance(node, Field) and not node.level and not node.old):
-            yield node.number, node.name
-        elif isinstance(node, ListPath) and not node.level and not node.old:
-            yield node.number, node.steps[0] if node.number >= 0 else ".".join(node.steps)
-        elif isinstance(node, Test):
-            stack.extend(node.operands)
-        elif isinstance(node, Quantifier):
-            stack += [node.list, node.condition]
-        elif isinstance(node, Verdict):
-            stack.append(node.condition)
-        elif isinstance(node, Length):
-            stack.append(node.list)
-        else:
-            stack.extend(node.children)
+def parts(node: Any) -> Sequence[Any]:
+    """What a node or an expression is made of: its children, the values in a test, the condition in a value."""
+    if isinstance(node, Test):
+        return node.operands
+    if isinstance(node, Quantifier):
+        return node.list, node.condition
+    if isinstance(node, Verdict):
+        return (node.condition,)
+    found: Sequence[Any] = (node.list,) if isinstance(node, Length) else node.children
+    return found
 
 
 LOOSER = {"AND": ("OR", "XOR"), "XOR": ("OR", "XOR"), "OR": (), "NOT": ("AND", "OR", "XOR")}
