@@ -18,9 +18,10 @@ from hitbox.encoding.documents import ABSENT, Document, document
 from hitbox.encoding.schema import Schema
 from hitbox.language.boxes import normal
 from hitbox.language.conditions.places import Area, distance
-from hitbox.language.explanations.nearest_place import nearest_place
-from hitbox.language.explanations.reasons import View
+from hitbox.language.explanations.distances import nearest_place
+from hitbox.language.explanations.misses import Misses
 from hitbox.language.explanations.trials import Trials
+from hitbox.language.explanations.view import Place
 from hitbox.language.steps import OutOfSteps, Steps
 from support import golden_files
 from support.random_documents import SCHEMA as RANDOM_SCHEMA
@@ -220,8 +221,8 @@ def test_the_work_is_linear_in_the_text(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_only_the_nearest_elements_are_put_into_words(monkeypatch: pytest.MonkeyPatch) -> None:
     told = []
-    of_test = View._of_test
-    monkeypatch.setattr(View, "_of_test", lambda *of: told.append(1) or of_test(*of))
+    of_test = Misses._of_test
+    monkeypatch.setattr(Misses, "_of_test", lambda *of: told.append(1) or of_test(*of))
     text = " OR ".join(f"a = {n} AND b = {n}" for n in range(1, 31))
     schema = Schema({"l": [{"a": "int", "b": "int"}]})
     elements = [{"a": 0, "b": n} for n in range(100, 0, -1)]
@@ -305,22 +306,22 @@ def test_the_nearest_point_of_a_polygon(seed: int) -> None:
         if shape.is_empty:
             continue
         lon, lat = x + rng.uniform(-0.05, 0.05), y + rng.uniform(-0.05, 0.05)
-        found = nearest_place(Area(shape.wkt), lat, lon)
+        found = nearest_place(Area(shape.wkt), Place(lat, lon))
         assert found is not None
-        metres, near_lat, near_lon = found
+        metres, near = found
         point, _ = nearest_points(shape.boundary, shapely.Point(lon, lat))
         wanted = distance(lat, lon, point.y, point.x)
         assert wanted is not None
         assert metres == pytest.approx(wanted, rel=1e-4, abs=0.05)
-        assert metres == pytest.approx(distance(lat, lon, near_lat, near_lon), rel=1e-6, abs=0.01)
+        assert metres == pytest.approx(distance(lat, lon, near.lat, near.lon), rel=1e-6, abs=0.01)
 
 
 def test_the_nearest_point_beyond_the_antimeridian() -> None:
     area = Area("POLYGON ((170 -10, 190 -10, 190 10, 170 10, 170 -10))")
-    metres, lat, lon = nearest_place(area, 0.0, -165.0) or (0, 0, 0)
-    assert (round(lat, 3), round(lon, 3)) == (0, -170)
+    metres, near = nearest_place(area, Place(0.0, -165.0)) or (0, Place(0, 0))
+    assert (round(near.lat, 3), round(near.lon, 3)) == (0, -170)
     assert metres == pytest.approx(distance(0, -165, 0, -170))
-    assert nearest_place(Area("POLYGON EMPTY"), 0, 0) is None
+    assert nearest_place(Area("POLYGON EMPTY"), Place(0, 0)) is None
 
 
 def test_a_long_list_takes_little_time() -> None:

@@ -16,7 +16,8 @@ from hitbox.encoding.schema import Schema
 from hitbox.language.boxes.normal import Compiled, compile, derived, most_boxes, never, strings
 from hitbox.language.conditions.patterns import Pattern, like
 from hitbox.language.explanations.explanation import Explanation, explain
-from hitbox.language.explanations.reasons import Change, Reason
+from hitbox.language.explanations.misses import Change
+from hitbox.language.explanations.reasons import Reason
 from hitbox.language.limits import DEFAULT_LIMITS, Limits
 from hitbox.language.programs.programs import NO_PROGRAMS, Program, Programs
 from hitbox.language.syntax.parser import parse

@@ -29,9 +29,12 @@ from hitbox.encoding.values import is_missing
 from hitbox.language.boxes.normal import EXACT_BOXES, Term, settled, terms
 from hitbox.language.boxes.sets import ABSENT as ABSENT_KEYS
 from hitbox.language.boxes.sets import EVERYTHING
-from hitbox.language.explanations.phrases import Edges, distance
-from hitbox.language.explanations.reasons import TOLD, Change, Miss, Place, Reason, View, leaf_words, short, show
-from hitbox.language.explanations.trials import MAX_TRIALS, Spot, Trial, Trials, examples, fitting, near, with_values
+from hitbox.language.explanations.distances import Distances, distance
+from hitbox.language.explanations.misses import STEPS_OF_WORDS, Change, Miss, Misses
+from hitbox.language.explanations.phrases import Edges, leaf_words
+from hitbox.language.explanations.reasons import Reason, Reasons, short, show
+from hitbox.language.explanations.trials import MAX_TRIALS, Spot, Trial, examples, fitting, near, with_values
+from hitbox.language.explanations.view import Place, View
 from hitbox.language.steps import UNLIMITED, OutOfSteps, Steps
 from hitbox.language.syntax.expressions import fold
 from hitbox.language.syntax.tree import Branch, Leaf, Node, Predicate, leaves, names, without_not
@@ -97,14 +100,9 @@ class Explanation:
             "never": self.never,
             "out_of_steps": self.out_of_steps,
             "changes": [
-                {
-                    "attribute": c.attribute,
-                    "value": _json(c.value),
-                    "wanted": c.wanted,
-                    "nearest": _json(c.nearest),
-                    "text": str(c),
-                }
-                for c in self.changes
+                {name: _json(getattr(change, name)) for name in ("attribute", "value", "wanted", "nearest")}
+                | {"text": str(change)}
+                for change in self.changes
             ],
             "tree": reason_dict(self.root),
         }
@@ -128,8 +126,12 @@ def explain(
     text = str(predicate)
     try:
         facts = Facts(predicate, values, now, Steps(steps), EXACT_BOXES if intervals else MAX_MULTIPLIED)
-        view = None if intervals else View(facts.scope, Trials())
-        root = _interval_reasons(predicate, facts) if view is None else view.reason(predicate.root)
+        if intervals:
+            misses, root = None, _interval_reasons(predicate, facts)
+        else:
+            view = View(facts.scope)
+            distances = Distances(view)
+            misses, root = Misses(view, distances), Reasons(view, distances).of(predicate.root)
     except OutOfSteps:
         root = Reason(short(text), None, note=too_expensive(steps))
         return Explanation(text, None, root, distance=math.inf, out_of_steps=steps)
@@ -138,7 +140,7 @@ def explain(
     if not facts.terms:
         return Explanation(text, root.truth, root, never=True, distance=math.inf)
     try:
-        changes, far = _nearest_change(predicate, facts, view)
+        changes, far = _nearest_change(predicate, facts, misses)
     except OutOfSteps:
         return Explanation(text, root.truth, root, distance=math.inf, out_of_steps=steps)
     return Explanation(text, root.truth, root, changes, far)
@@ -161,10 +163,8 @@ def _interval_reason(node: Node, verdict: bool | None, done: Sequence[Reason], f
     if isinstance(node, Branch):
         return Reason(node.op, verdict, tuple(done))
     if isinstance(node, Leaf):
-        value = facts.value(node.name)
-        return Reason(
-            str(node), verdict, (), node.name, value, f"{node.name} is {show(lookup(facts.values, node.name))}"
-        )
+        note = f"{node.name} is {show(lookup(facts.values, node.name))}"
+        return Reason(str(node), verdict, (), node.name, facts.value(node.name), note)
     seen = ", ".join(f"{name} is {show(lookup(facts.values, name))}" for name in dict.fromkeys(names(node)))
     return Reason(str(node), verdict, (), note=seen)
 
@@ -173,9 +173,9 @@ def too_expensive(steps: int) -> str:
     return f"too expensive: more than {steps:,} steps"
 
 
-def _nearest_change(predicate: Predicate, facts: Facts, view: View | None) -> tuple[tuple[Change, ...], float]:
+def _nearest_change(predicate: Predicate, facts: Facts, misses: Misses | None) -> tuple[tuple[Change, ...], float]:
     """The nearest changes that were tried and led to a match, none if none is known; and how far the event is off."""
-    search = _Search(predicate, facts, view)
+    search = _Search(predicate, facts, misses)
     ranked = search.ranked()
     far = _distance(ranked[0][0])
     for miss, term in ranked[:MAX_TERMS]:
@@ -194,9 +194,9 @@ def _distance(miss: Miss) -> float:
 class _Search:
     """Looks for changes of an event after which a predicate holds, term by term."""
 
-    def __init__(self, predicate: Predicate, facts: Facts, view: View | None):
-        """view: of the event; None of one with intervals"""
-        self.predicate, self.facts, self.view = predicate, facts, view
+    def __init__(self, predicate: Predicate, facts: Facts, misses: Misses | None):
+        """misses: of the event; None of one with intervals"""
+        self.predicate, self.facts, self.misses = predicate, facts, misses
         leaves_ = leaves(predicate.root)
         self.compared = {leaf.number for leaf in leaves_}
         self.edges = {number: Edges(facts.keys.codecs[number]) for number in self.compared}
@@ -219,10 +219,10 @@ class _Search:
             if isinstance(fault, int):
                 edges = self.edges.setdefault(fault, Edges(facts.keys.codecs[fault]))
                 misses.append(_change(term, fault, facts, edges))
-            elif self.view is None:
+            elif self.misses is None:
                 misses.append(Miss((Change(str(fault), None, "true"),), 1.0, False))
             else:
-                misses.append(self.view.miss(fault))
+                misses.append(self.misses.miss(fault))
         changes = [change for one in misses for change in one.changes if change.wanted]
         unlike = tuple(change for n, change in enumerate(changes) if change not in changes[:n])
         return Miss(unlike, sum(one.far for one in misses), all(one.sure for one in misses))
@@ -230,37 +230,37 @@ class _Search:
     def variants(self, miss: Miss, term: Term) -> Iterator[Miss]:
         """A miss; the same by other operands; and with what must change, too, once the first change is made."""
         yield miss
-        if self.view is None:
+        if self.misses is None:
             return
-        first = _first(miss.changes)
-        self.view.frozen = frozenset(first)
+        view, first = self.misses.view, _first(miss.changes)
+        view.frozen = frozenset(first)
         yield self.miss(term, self.facts.wrong(term))
-        made, scope = miss, self.view.scope
+        made, scope = miss, view.scope
         for _ in range(MAX_REPAIRS):
             if not first:
                 break
-            self.view.scope = with_values(scope, first)
-            facts = Facts(self.predicate, self.view.scope.values, scope.now, scope.steps, MAX_MULTIPLIED, paid=True)
+            view.scope = with_values(scope, first)
+            facts = Facts(self.predicate, view.scope.values, scope.now, scope.steps, MAX_MULTIPLIED, paid=True)
             more = self.miss(term, [one for one in facts.wrong(term) if not isinstance(one, int)], facts)
             made = Miss(made.changes + more.changes, made.far + more.far, made.sure and more.sure)
             if not more.changes:
                 break
             first |= _first(more.changes)
-            self.view.frozen = frozenset(first)
+            view.frozen = frozenset(first)
             yield made
-        self.view.scope, self.view.frozen = scope, frozenset()
+        view.scope, view.frozen = scope, frozenset()
 
     def tried(self, miss: Miss) -> tuple[Change, ...]:
         """The changes if they lead to a match, those of one attribute as one; otherwise none."""
         changes = _merged(miss.changes)
         if not miss.sure or not changes:
             return ()
-        if self.view is None:
+        if self.misses is None:
             values = {spot[1]: value for spot, value in _first(changes).items()}
             known = all(one.trials() for one in changes)
             return changes if known and self._holds_with(values) else ()
         several = [(one.trials(), one.condition) for one in miss.changes]
-        trial = self.view.trials.succeed(self.predicate.root, self.facts.scope, several)
+        trial = self.misses.trials.succeed(self.predicate.root, self.facts.scope, several)
         return () if trial is None else tuple(_as_tried(one, trial) for one in changes)
 
     def _holds_with(self, values: Mapping[str, Any]) -> bool:
@@ -304,7 +304,7 @@ def _change(term: Term, number: int, facts: Facts, edges: Edges) -> Miss:
     """The smallest change of one attribute that suits a term, and how far it is."""
     name = facts.names[number]
     value = lookup(facts.values, name)
-    facts.scope.steps.spend(TOLD + len(term.sets.get(number, ())) // SET_ENDS)
+    facts.scope.steps.spend(STEPS_OF_WORDS + len(term.sets.get(number, ())) // SET_ENDS)
     rest = [leaf for leaf in term.rest if isinstance(leaf, Leaf) and leaf.number == number]
     wanted: list[str] = []
     nearest, far = None, 1.0

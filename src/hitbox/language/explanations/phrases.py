@@ -1,26 +1,25 @@
-"""Key intervals in words: which literal of the predicate stands at each end, and on which side of it.
+"""What a value should be, in words: of key intervals, and of conditions that no interval says.
 
-[key of 10, HIGHEST]      at least 10
-[key above 10, ...]       more than 10
+[key of 10, HIGHEST]      at least 10             which literal of the predicate stands at each end,
+[key above 10, ...]       more than 10            and on which side of it
 [label of 'Pa', ...]      starting with 'Pa'
+name LIKE '%Pa%'          containing 'Pa'
 """
 
 from __future__ import annotations
 
-from datetime import datetime
-from decimal import Decimal
-from math import isfinite
+from collections.abc import Sequence
 from typing import Any
 
 from hitbox.encoding.arrays import HIGHEST, LOWEST, MISSING
 from hitbox.encoding.codecs import Codec, GridCodec, StringCodec
 from hitbox.language.boxes.normal import leaf_set
 from hitbox.language.boxes.sets import Interval
-from hitbox.language.conditions.patterns import successor
-from hitbox.language.syntax.expressions import Literal, literal
-from hitbox.language.syntax.tree import Leaf
+from hitbox.language.conditions.patterns import Pattern, successor
+from hitbox.language.syntax.expressions import Constant, Field, Literal, literal
+from hitbox.language.syntax.tree import Leaf, Test
 
-DAY = 86400.0
+COMPARED = {"=": "", "<": "less than ", "<=": "at most ", ">": "more than ", ">=": "at least ", "<>": "anything but "}
 
 
 class Edges:
@@ -101,14 +100,61 @@ def _list_phrase(start: int, end: int) -> str:
     return f"a list of at least {start}" if start else "a list"
 
 
-def distance(one: object, other: object) -> float:
-    """How far two values are apart, from 0 to 1, so that attributes of any type can be added up."""
-    if isinstance(one, datetime) and isinstance(other, datetime):
-        gap = abs((one - other).total_seconds())
-        return gap / (gap + DAY)
-    if isinstance(one, (int, float)) and isinstance(other, (int, float)) and not isinstance(one, bool):
-        if not (isfinite(one) and isfinite(other)):
-            return float(one != other)
-        exact = abs(Decimal(one) - Decimal(other))
-        return float(exact / (exact + abs(Decimal(one)))) if exact else 0.0
-    return 1.0
+def condition_words(test: Test, texts: Sequence[str]) -> str:
+    """What the subject of a test should be; `texts` are those of the other operands."""
+    op = test.op
+    if op in COMPARED:
+        return f"{COMPARED[op] or ('' if isinstance(test.operands[-1], Constant) else 'equal to ')}{texts[0]}"
+    if op == "BETWEEN":
+        return f"between {texts[0]} and {texts[1]}"
+    if op == "NOT BETWEEN":
+        return f"less than {texts[0]} or more than {texts[1]}"
+    if op.endswith("IN"):
+        return f"{'none' if op.startswith('NOT') else 'one'} of {', '.join(texts)}"
+    if op.startswith("IS"):
+        return {"IS NULL": "NULL", "IS NOT NULL": "any value", "IS MISSING": "missing"}.get(op, "not missing")
+    denial, plain = ("not ", op.removeprefix("NOT ")) if op.startswith("NOT") else ("", op)
+    if plain == "IN NETWORK":
+        return f"an address {'outside' if denial else 'in'} {test.texts[0]}"
+    if plain == "REGEXP":
+        return f"{denial}matching {literal(test.texts[0])}"
+    return denial + pattern_words(test.machine, " ESCAPE ".join(map(literal, test.texts)), plain == "ILIKE")
+
+
+def leaf_words(leaf: Leaf) -> str:
+    """What the attribute of a leaf should be, where no interval of keys says it."""
+    if leaf.op.endswith("LIKE"):
+        denial = "not " if leaf.op.startswith("NOT") else ""
+        return denial + pattern_words(leaf.pattern, " ESCAPE ".join(literal(value) for value in leaf.values))
+    test = Test(leaf.op, (Field(leaf.name, 0, leaf.type, 0), *(Constant(value, "", 0) for value in leaf.values)), 0)
+    return condition_words(test, list(map(literal, leaf.values)))
+
+
+def pattern_words(pattern: Pattern, text: str, any_case: bool = False) -> str:
+    """
+    >>> [pattern_words(Pattern(text), f"'{text}'") for text in ("ab%", "%ab", "%ab%", "a%b", "ab")]
+    ["starting with 'ab'", "ending with 'ab'", "containing 'ab'", "like 'a%b'", "'ab'"]
+    """
+    if not pattern.shape:
+        words = literal(pattern.prefix)
+    elif pattern.shape == "%" and pattern.prefix:
+        words = f"starting with {literal(pattern.prefix)}"
+    elif pattern.ends and pattern.suffix:
+        words = f"ending with {literal(pattern.suffix)}"
+    elif pattern.is_fragment:
+        words = f"containing {literal(pattern.fragments()[0])}"
+    else:
+        words = f"like {text}"
+    return f"{words} in any case" if any_case else words
+
+
+def what_is_absent(pattern: Pattern, text: str) -> str:
+    """What a text that is not like a pattern lacks."""
+    if not pattern.shape:
+        return ""
+    if not text.startswith(pattern.prefix):
+        return f", which does not start with {literal(pattern.prefix)}"
+    if not text.endswith(pattern.suffix):
+        return f", which does not end with {literal(pattern.suffix)}"
+    lacking = [fragment for fragment in pattern.fragments() if fragment not in text]
+    return f", which does not contain {literal(lacking[0])}" if lacking else ""

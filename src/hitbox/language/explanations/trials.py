@@ -18,8 +18,8 @@ from typing import Any
 from hitbox.encoding.documents import ABSENT, Document
 from hitbox.encoding.values import GREATEST, SMALLEST
 from hitbox.language.conditions.patterns import Pattern
-from hitbox.language.syntax.expressions import Element, Expression, Field, Length, ListPath, Verdict, fold
-from hitbox.language.syntax.tree import Branch, Leaf, Node, Quantifier, Test
+from hitbox.language.syntax.expressions import Element, Expression, Field, ListPath, fold
+from hitbox.language.syntax.tree import Branch, Leaf, Node, Quantifier, parts
 from hitbox.language.truth import Scope, Truth, truth
 
 Spot = tuple[int, str]
@@ -105,16 +105,7 @@ def spots(root: Any) -> Iterator[Spot]:
             yield _whole((of.level, of.steps[0]))
         elif isinstance(of, Element):
             yield of.level, ""
-        elif isinstance(of, Test):
-            stack.extend(of.operands)
-        elif isinstance(of, Quantifier):
-            stack += [of.list, of.condition]
-        elif isinstance(of, Verdict):
-            stack.append(of.condition)
-        elif isinstance(of, Length):
-            stack.append(of.list)
-        else:
-            stack.extend(of.children)
+        stack.extend(parts(of))
 
 
 def spot_of(of: Expression) -> Spot | None:
@@ -144,13 +135,10 @@ def with_values(scope: Scope, trial: Trial) -> Scope:
 def _changed(values: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
     """A path that is in the event as nested objects is one name in the copy, which is looked up first."""
     found = dict(values)
-    first = name.partition(".")[0]
     if value is not ABSENT:
-        found[name] = value
-    else:
-        found.pop(name, None)
-        if first != name:
-            found.pop(first, None)
+        return found | {name: value}
+    found.pop(name, None)
+    found.pop(name.partition(".")[0], None)
     return found
 
 
