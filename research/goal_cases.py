@@ -166,7 +166,7 @@ class Large:
         self.ids: Any = [f"subscriber-{n}" for n in numbers.tolist()] if name.endswith("str") else numbers
         self.index = Index(dict.fromkeys(self.workload.attributes, "int"))
         self.index.load(_table(self.ids, boxes, list(self.workload.attributes)))
-        self.engine: Any = self.index._matcher
+        self.engine: Any = self.index._state.matcher
         self.points = self.workload.points(0, many)
         self.events = [
             {name: value for name, value in zip(self.workload.attributes, row, strict=True) if value != MISSING}

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from hitbox.client import Client
     from hitbox.encoding.schema import Attribute, Schema
     from hitbox.errors import HitboxError, HitboxWarning
+    from hitbox.index.changing import LoadReport
     from hitbox.index.exchange import Exchange
-    from hitbox.index.index import Index, LoadReport
+    from hitbox.index.index import Index
     from hitbox.index.matches import Matches, Transition
     from hitbox.index.unseen import Unseen
     from hitbox.language import Limits
@@ -46,7 +47,7 @@ _MODULES = {
     "HitboxWarning": "hitbox.errors",
     "Index": "hitbox.index.index",
     "Limits": "hitbox.language",
-    "LoadReport": "hitbox.index.index",
+    "LoadReport": "hitbox.index.changing",
     "Matches": "hitbox.index.matches",
     "Schema": "hitbox.encoding.schema",
     "Transition": "hitbox.index.matches",

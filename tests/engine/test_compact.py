@@ -146,7 +146,7 @@ def test_an_index_keeps_it_in_snapshots_and_copies(tmp_path: Path) -> None:
     index.save(tmp_path)
     for one in (Index.open(tmp_path), pickle.loads(pickle.dumps(index))):
         one.load(ranges(3000))
-        assert {compact for _, compact in segments(one._matcher)} == {True}
+        assert {compact for _, compact in segments(one._state.matcher)} == {True}
         assert one.match({"a": 150_000, "b": 150_000}) != []
 
 
@@ -166,7 +166,7 @@ def test_parts_that_are_joined_keep_it(tmp_path: Path) -> None:
         snapshot.publish(tmp_path, folder, facts, files)
     whole = Index.open(tmp_path)
     assert len(whole) == 3000
-    assert {compact for _, compact in segments(whole._matcher)} == {True}
+    assert {compact for _, compact in segments(whole._state.matcher)} == {True}
 
 
 def test_other_snapshots_are_as_they_were() -> None:
@@ -248,10 +248,10 @@ def test_a_snapshot_remembers_it_without_a_compact_segment(wheres: list[str], tm
     opened = Index.open(tmp_path / "one")
     for one in (opened, copy.copy(opened), pickle.loads(pickle.dumps(opened))):
         one.load(ranges(3000))
-        assert ("bitmap", False) not in segments(one._matcher)
-        assert ("bitmap", True) in segments(one._matcher)
+        assert ("bitmap", False) not in segments(one._state.matcher)
+        assert ("bitmap", True) in segments(one._state.matcher)
     Index.open(tmp_path / "one", compact=False).save(tmp_path / "two")
-    assert not Index.open(tmp_path / "two")._matcher.kept_options()
+    assert not Index.open(tmp_path / "two")._state.matcher.kept_options()
     with pytest.raises(MatcherError, match="a dense segment cannot be compact"):
         Index.open(tmp_path / "one", kind="dense")
 

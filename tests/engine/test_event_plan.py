@@ -28,8 +28,7 @@ from hitbox.encoding.arrays import HIGHEST, MISSING
 from hitbox.encoding.keys import Keys
 from hitbox.engine.event_encoder import PIECE, EventEncoder
 from hitbox.errors import HitboxError, NeverMatches, TableError, UnknownAttribute, ValueProblem
-from hitbox.index import catalog
-from hitbox.index import index as index_module
+from hitbox.index import catalog, matching
 
 SCHEMA = Schema(
     {
@@ -434,7 +433,7 @@ def test_ids_that_are_row_numbers() -> None:
     expected = [5, *range(1090, 1095), *range(1096, 1100)]
     for _ in range(2):
         assert sorted(index.match_array({"a": 90}).to_pylist()) == sorted(index.match({"a": 90})) == expected
-        index._commit(index._catalog.compact())
+        index._held.commit(index._state.catalog.compact())
 
 
 def test_two_sided_events_as_arrays() -> None:
@@ -452,23 +451,23 @@ def test_one_complicated_subscription_leaves_no_trace(tmp_path: Any) -> None:
         index.subscribe(n, f"a > {n}")
     for where in ("a = 1 OR s = 'x'", "s LIKE '%x%y%'", "s LIKE '%x' OR a IN (1, 5)"):
         index.subscribe(99, where)
-        assert not index._catalog.plain
+        assert not index._state.catalog.plain
         index.subscribe(99, "a = 1")
-        assert index._catalog.plain
+        assert index._state.catalog.plain
         index.subscribe(98, where)
         index.save(tmp_path / "snapshot")
         again = Index.open(tmp_path / "snapshot")
         for one in (index, again):
-            assert not one._catalog.plain
+            assert not one._state.catalog.plain
             one.unsubscribe(98)
-            assert one._catalog.plain
+            assert one._state.catalog.plain
             assert sorted(one.match({"a": 1})) == [0, 99]
     index.load(pa.table({"id": [200, 201, 202], "where": ["a = 1", "a = 1 OR a = 9", "s LIKE '%x%y%'"]}))
     index.unsubscribe_many([200, 201])
-    assert not index._catalog.plain
+    assert not index._state.catalog.plain
     with pytest.warns(NeverMatches):
         index.subscribe(202, "a < 1 AND a > 1")  # no box at all
-    assert index._catalog.plain
+    assert index._state.catalog.plain
     assert sorted(index.match({"a": 1})) == [0, 99]
 
 
@@ -477,13 +476,13 @@ def test_a_batch_is_encoded_once_unless_the_index_changes(monkeypatch: pytest.Mo
     for n in range(8):
         index.subscribe(n, f"s = 'w{n}'")
     rows = [{"s": f"w{n % 8}"} for n in range(40)]
-    calls, many = [], index._encoder.many
-    monkeypatch.setattr(index._encoder, "many", lambda *args: calls.append(args) or many(*args))
-    encoded = index_module._Encoded(index, rows)
+    calls, many = [], index._state.encoder.many
+    monkeypatch.setattr(index._state.encoder, "many", lambda *args: calls.append(args) or many(*args))
+    encoded = matching._Encoded(index._held, rows)
     parts = [encoded.points(0, 10), encoded.points(10, 10)]
     assert len(calls) == 1
     index.unsubscribe(3)
-    index._forget_words()  # now the string has no label: other keys
+    index._changing.forget_words()  # now the string has no label: other keys
     parts += [encoded.points(20, 10), encoded.points(30, 10)]
     assert len(calls) == 2
     fresh = many(rows)
@@ -532,7 +531,7 @@ def test_an_index_is_freed() -> None:
     for n in range(100):
         index.match({"a": n})
     late = index.match({"a": 7})[-1]
-    kept = [weakref.ref(one) for one in (index._keys, index._catalog, index._encoder)]
+    kept = [weakref.ref(one) for one in (index._state.keys, index._state.catalog, index._state.encoder)]
     count = sys.getrefcount(late)
     del index
     gc.collect()

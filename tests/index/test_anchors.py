@@ -538,8 +538,8 @@ def test_random_documents_after_updates(seed: int) -> None:
     """The whole language; what is anchored and what is not give the same."""
     rng = random.Random(seed)
     index, plain = Index(SCHEMA), Index(SCHEMA)
-    plain._texts.parse = lambda text: NoAnchors(language.parse(text, plain.schema), plain.limits)  # type: ignore
-    plain._texts.read = plain._texts.parse  # type: ignore[method-assign]
+    plain._changing._texts.parse = lambda text: NoAnchors(language.parse(text, plain.schema), plain.limits)  # type: ignore
+    plain._changing._texts.read = plain._changing._texts.parse  # type: ignore[method-assign]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", hitbox.HitboxWarning)
         for _step in range(300):
@@ -619,9 +619,9 @@ def test_parts(tmp_path: Path) -> None:
     everything = whole._state.everything()
     part = sharded.part_of(everything.ids, 3)
     with snapshot.draft(tmp_path) as folder:
-        names, files = [], snapshot.add(folder, whole._keys.arrays())
+        names, files = [], snapshot.add(folder, whole._state.keys.arrays())
         for number in range(3):
-            index = Index.of(hitbox.index.state.IndexState.empty(whole._keys, "auto", {}))
+            index = Index.of(hitbox.index.state.IndexState.empty(whole._state.keys, "auto", {}))
             index.put(taken(everything, np.flatnonzero(part == number)))
             names.append(sharded.part_name(number))
             files |= sharded.write_part(folder, index, names[-1])
@@ -670,7 +670,7 @@ def test_forged_anchors_are_refused(name: str, harm: Any, tmp_path: Path) -> Non
     index = Index({"s": "string", "n": "int"})
     index.subscribe(1, "s LIKE '%abc%' AND n > 3")
     index.subscribe(2, "s LIKE '%def%'")
-    facts, arrays = index._state.facts(), index._state.arrays() | index._keys.arrays()
+    facts, arrays = index._state.facts(), index._state.arrays() | index._state.keys.arrays()
     arrays[f"anchors.{name}"] = harm(arrays[f"anchors.{name}"])
     snapshot.write(tmp_path, facts, arrays, None)
     with pytest.raises(SnapshotError, match=r"anchors|catalog"):

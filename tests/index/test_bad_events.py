@@ -271,8 +271,8 @@ def test_a_subscription_that_is_too_expensive(table: bool) -> None:
 
 
 def test_events_keep_their_numbers_when_a_batch_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hitbox.index.index, "CHUNK", 3)
-    monkeypatch.setattr(hitbox.index.index, "FIRST_CHUNK", 2)
+    monkeypatch.setattr(hitbox.index.matching, "CHUNK", 3)
+    monkeypatch.setattr(hitbox.index.matching, "FIRST_CHUNK", 2)
     index = made({"a": "qty > 4", "b": "qty < 6"})
     values: list[Any] = [2.5 if number % 4 == 2 else number for number in range(11)]
     expected = [[id for id, holds in (("a", v > 4), ("b", v < 6)) if holds] if v != 2.5 else [] for v in values]

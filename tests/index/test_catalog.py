@@ -21,7 +21,7 @@ def test_loading_again_takes_no_new_numbers() -> None:
         index.load(table)
     index.subscribe(7, "a = 1 OR a = 5 OR a = 9")
     index.load(table)
-    assert len(index._catalog.owner) < 4000
+    assert len(index._state.catalog.owner) < 4000
     assert sorted(index.match({"a": 100})) == list(range(95, 101))
     assert index.unsubscribe_many(list(range(0, 3000, 2))) == 1500
     assert sorted(index.match({"a": 100})) == [95, 97, 99]
@@ -32,7 +32,7 @@ def test_dead_slots_are_squeezed_out() -> None:
     table = pa.table({"id": np.arange(8000), "a_low": np.arange(8000), "a_high": np.arange(8000)})
     for _ in range(5):
         index.load(table)
-    assert len(index._catalog.priority) < 3 * 8000
+    assert len(index._state.catalog.priority) < 3 * 8000
     assert index.match({"a": 4321}) == [4321]
 
 
@@ -78,7 +78,7 @@ def test_a_load_in_the_order_of_the_engine_is_exact(kind: str, tmp_path: Path) -
             assert (id in index) == (id in known)
 
     load(np.arange(count))
-    arranged = index._matcher._sealed.segments[0].arrays["sizes"][-1] == 0  # type: ignore[attr-defined]
+    arranged = index._state.matcher._sealed.segments[0].arrays["sizes"][-1] == 0  # type: ignore[attr-defined]
     assert arranged == (kind != "row")
     check(index)
     load(np.arange(count))  # everything again

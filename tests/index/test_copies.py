@@ -33,7 +33,7 @@ def test_a_copy_of_an_index_is_an_index_of_its_own(way: Callable[[Any], Any], ma
     assert other.match(event) == want
     assert (other.schema, other.matcher, other.limits) == (index.schema, index.matcher, index.limits)
     if matcher == "hitbox":
-        assert other._matcher._tail_limit == 3
+        assert other._state.matcher._tail_limit == 3
     other.subscribe("new", "s = 'new word'")
     other.unsubscribe("id1")
     index.subscribe("mine", "s = 'mine'")

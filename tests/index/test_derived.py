@@ -88,11 +88,11 @@ NOT_DERIVED = [
 
 
 def derived(index: Index) -> list[str]:
-    return [one.text for one in index._keys.derived]
+    return [one.text for one in index._state.keys.derived]
 
 
 def used(index: Index) -> list[str]:
-    return [index._keys.derived[number - len(index.schema)].text for number in index._state.use.used]
+    return [index._state.keys.derived[number - len(index.schema)].text for number in index._state.use.used]
 
 
 def check(index: Index, texts: Sequence[str], rng: random.Random, events: int = 25) -> None:
@@ -116,7 +116,7 @@ def test_boxes_decide(matcher: str) -> None:
     for number, (text, needed) in enumerate(EXACT.items()):
         index.subscribe(number, text)
         assert needed in derived(index), text
-        assert index._catalog.plain or set(index._catalog.exact.tolist()) == {True}, text
+        assert index._state.catalog.plain or set(index._state.catalog.exact.tolist()) == {True}, text
     assert set(derived(index)) == set(EXACT.values()) == set(used(index))
     check(index, texts, random.Random(1))
     for number, (text, needed) in enumerate(COVERED.items(), len(texts)):
@@ -192,8 +192,8 @@ def test_what_is_not_derived(text: str) -> None:
 def test_an_index_without_them_takes_the_native_path_alone() -> None:
     index = Index({"s": "string", "a": "int"})
     index.subscribe(1, "s LIKE 'a%' AND a > 3")
-    assert index._keys.derived == []
-    assert index._matcher.space.attributes == 2
+    assert index._state.keys.derived == []
+    assert index._state.matcher.space.attributes == 2
 
 
 def test_only_what_is_used_is_computed() -> None:

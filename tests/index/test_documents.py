@@ -240,7 +240,7 @@ def test_lists_in_events_do_not_hide_boxes() -> None:
     index = Index({"tags": "string[]", "n": "int"}, "brute")
     index.subscribe("two", "LENGTH(tags) = 2")
     index.subscribe("none", "LENGTH(tags) = 0 OR tags IS NULL")
-    assert index._catalog.exact.all()
+    assert index._state.catalog.exact.all()
     assert index.match({"tags": ["a", None]}) == ["two"]
     assert index.match({"tags": []}) == index.match({}) == index.match({"tags": None}) == ["none"]
 

@@ -30,7 +30,7 @@ from hitbox.errors import (
     UnknownSubscription,
     ValueProblem,
 )
-from hitbox.index import index
+from hitbox.index import changing
 from hitbox.language import evaluate, parse
 from hitbox.matchers import make, matchers
 from support import predicates
@@ -466,7 +466,7 @@ def test_every_pair_is_reported_once_under_threads(name: str) -> None:
 @pytest.mark.exhaustive  # `make test` mixes the same changes in TestMixedLoad
 def test_a_long_mixed_load_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers of boxes, slots and strings are used again: what is held depends on what lives, not on what was."""
-    monkeypatch.setattr(index, "MANY_WORDS", 300)
+    monkeypatch.setattr(changing, "MANY_WORDS", 300)
     exchange = Exchange(JOBS, max_events=50)
     rng, sizes = Random(5), []
     kept: dict[str, Offer] = {}
@@ -481,18 +481,18 @@ def test_a_long_mixed_load_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:
             want = [f"e{k}" for k in range(n - 49, n + 1) if meet(JOBS, kept[f"e{k}"], offer)]
             assert exchange.subscribe(n % 40, offer[1], about=offer[0]) == want
             held = (exchange._events, exchange._subscriptions)
-            sizes.append([len(base._catalog.owner) for base in held])
-            assert all(len(words) <= 1200 for base in held for words in base._keys.dictionaries.values())
+            sizes.append([len(base._state.catalog.owner) for base in held])
+            assert all(len(words) <= 1200 for base in held for words in base._state.keys.dictionaries.values())
     assert max(max(size) for size in sizes) < 600
 
 
 def test_strings_are_forgotten_without_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "MANY_WORDS", 20)
+    monkeypatch.setattr(changing, "MANY_WORDS", 20)
     plain = Index({"s": "string"})
     for n in range(100):
         plain.subscribe("moving", f"s = 'w{n:03}'")
         plain.subscribe(f"kept {n % 3}", f"s > 'w{n:03}' AND s <= 'w{n:03}5' OR s LIKE 'q{n}%'")
-    assert len(plain._keys.dictionaries[0]) < 60
+    assert len(plain._state.keys.dictionaries[0]) < 60
     assert plain.match({"s": "w099"}) == ["moving"]
     assert plain.match({"s": "w0990"}) == ["kept 0"]
     assert plain.match({"s": "q98x"}) == ["kept 2"]

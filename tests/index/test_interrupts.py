@@ -200,7 +200,7 @@ class NoMemory(Brute):
 @pytest.mark.parametrize("change", [c for c in CHANGES if c in ("subscribe", "replace", "load")])
 def test_no_memory_leaves_what_was_there(change: str) -> None:
     index = start("brute")
-    index._matcher.__class__ = NoMemory
+    index._state.matcher.__class__ = NoMemory
     NoMemory.fails = True
     with pytest.raises(MemoryError):
         CHANGES[change][0](index)
@@ -215,7 +215,7 @@ def test_waiting_can_be_interrupted(section: str) -> None:
     inside, leave = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with getattr(index._lock, section):
+        with getattr(index._held.lock, section):
             inside.set()
             leave.wait(60)
 
@@ -242,7 +242,7 @@ def test_a_handler_reads_while_its_thread_waits_to_write() -> None:
     inside, leave, found = threading.Event(), threading.Event(), []
 
     def hold() -> None:
-        with index._lock.read:
+        with index._held.lock.read:
             inside.set()
             leave.wait(60)
 
@@ -325,4 +325,6 @@ def test_a_predicate_that_never_holds_with_warnings_as_errors() -> None:
         with pytest.raises(NeverMatches):
             index.subscribe(1, "a > 3 AND a < 2")
     assert says(index, START)
-    assert np.array_equal(index._matcher.numbers(), np.sort(index._catalog.boxes_of(index._catalog.living_slots())))
+    assert np.array_equal(
+        index._state.matcher.numbers(), np.sort(index._state.catalog.boxes_of(index._state.catalog.living_slots()))
+    )

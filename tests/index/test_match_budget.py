@@ -114,8 +114,8 @@ def test_a_report_beside_the_result(matcher: str) -> None:
 
 
 def test_events_keep_their_numbers_when_a_batch_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hitbox.index.index, "FIRST_CHUNK", 2)
-    monkeypatch.setattr(hitbox.index.index, "CHUNK", 3)
+    monkeypatch.setattr(hitbox.index.matching, "FIRST_CHUNK", 2)
+    monkeypatch.setattr(hitbox.index.matching, "CHUNK", 3)
     index, accounts = made({"bad": PAIRS}), Accounts(20_000)
     events = [ALL_PAIRS if number % 4 == 3 else FEW for number in range(12)]
     found = index.match_batch(events, budget=accounts)

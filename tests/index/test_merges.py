@@ -48,8 +48,8 @@ def check(index: Index, model: Model) -> None:
 
 
 def settle(index: Index) -> None:
-    assert index._engine is not None
-    merges.settle(index._engine)
+    assert index._state.engine is not None
+    merges.settle(index._state.engine)
 
 
 def filled(seed: int, count: int = 60) -> tuple[Index, Model, random.Random]:
@@ -174,8 +174,8 @@ def test_a_fork_while_merging(step: str, monkeypatch: pytest.MonkeyPatch) -> Non
                 check(index, model)
                 settle(index)
                 check(index, model)
-                assert index._engine is not None
-                code = 0 if len(index._engine._sealed.segments) < 16 else 2
+                assert index._state.engine is not None
+                code = 0 if len(index._state.engine._sealed.segments) < 16 else 2
             finally:
                 os._exit(code)
         assert os.waitpid(child, 0)[1] == 0

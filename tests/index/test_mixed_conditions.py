@@ -93,10 +93,10 @@ def test_the_second_evaluator_agrees(boxes: int, matcher: str, tmp_path: Path) -
             if turn == 2:
                 index.save(tmp_path / "saved")
                 index = Index.open(tmp_path / "saved", limits=limits)
-            index._forget_words()
+            index._changing.forget_words()
             check(index, texts, rng)
             kinds |= {"anchors"} if len(index._state.anchors) else set()
-            kinds |= {"programs"} if index._catalog._programs else set()
+            kinds |= {"programs"} if index._state.catalog._programs else set()
             kinds |= {"derived"} if index._state.use.used else set()
     assert kinds == {"anchors", "programs", "derived"}
     index.unsubscribe_many(sorted(texts))

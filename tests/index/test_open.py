@@ -26,7 +26,7 @@ from support.random_documents import SCHEMA, Writer, nested, random_image
 
 
 def derived(index: Index) -> list[str]:
-    return [one.text for one in index._keys.derived]
+    return [one.text for one in index._state.keys.derived]
 
 
 @pytest.mark.parametrize(("matcher", "seed"), [("hitbox", 0), ("hitbox", 1), ("brute", 2), ("counting", 3)])
@@ -198,7 +198,7 @@ def test_places_are_boxes() -> None:
     index.subscribe(1, "DISTANCE(lat, lon, 48.85, 2.35) < 5000")
     index.subscribe(2, "INSIDE(lat, lon, 'POLYGON ((2 48, 3 48, 3 49, 2 49, 2 48))')")
     assert sorted(derived(index)) == ["NUMBER(lat)", "NUMBER(lon)"]
-    assert [len(index._matcher.boxes(np.array([n]))[0]) for n in index._matcher.numbers()] == [2, 2]
+    assert [len(index._state.matcher.boxes(np.array([n]))[0]) for n in index._state.matcher.numbers()] == [2, 2]
     for lat, lon, wanted in [(48.86, 2.35, [1, 2]), (48, 2, [2]), (47, 2, []), ("48.86", 2.35, []), (None, 2.35, [])]:
         assert sorted(index.match({"lat": lat, "lon": lon})) == wanted
     assert index.match({"lat": 48.86}) == []
@@ -326,8 +326,8 @@ def test_functions_are_limited_and_attributes_are_not() -> None:
     index = Index(limits=Limits(derived=2))
     for number in range(50):
         index.subscribe(number, f"a{number} > 3 AND LENGTH(s{number}) > 2")
-    assert sum(one.is_attribute for one in index._keys.derived) == 50
-    assert sum(not one.is_attribute for one in index._keys.derived) == 2
+    assert sum(one.is_attribute for one in index._state.keys.derived) == 50
+    assert sum(not one.is_attribute for one in index._state.keys.derived) == 2
     assert index.match({"a7": 4, "s7": "abc", "a8": 4, "s8": "a"}) == [7]
 
 
@@ -350,7 +350,7 @@ def test_what_no_event_has() -> None:
     index.match(events[0])
     assert index.check() == unseen
     for _ in range(3000):
-        index._recent.note({"prise": 1})
+        index._matching.recent.note({"prise": 1})
     assert "price" in {one.attribute for one in index.check()}
     declared = Index({"a": "int", "b": "int", "c": hitbox.Attribute("int", role="information")})
     declared.subscribe(1, "a > 3", about={"c": 1})

@@ -694,7 +694,10 @@ def test_a_name_that_ends_like_a_bound() -> None:
     index = hitbox.Index({"x": "string", "x_low": "string"})
     columns = {"x_low": ["a"], "x_high": ["b"], "x_low_low": ["c"], "x_low_high": ["d"]}
     index.load(pa.table({"id": [1], **columns}))
-    assert set(index._keys.dictionaries[index.schema.number("x_low")].arrays()["data"].tobytes().decode()) == {"c", "d"}
+    assert set(index._state.keys.dictionaries[index.schema.number("x_low")].arrays()["data"].tobytes().decode()) == {
+        "c",
+        "d",
+    }
     assert index.match({"x": "aa", "x_low": "cc"}) == [1]
     assert index.match({"x": "aa", "x_low": "aa"}) == []
 

@@ -25,7 +25,7 @@ from hitbox.encoding import string_dictionary
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import Schema
 from hitbox.errors import DamagedArray, SnapshotError
-from hitbox.index import index, program_columns, sharded, state
+from hitbox.index import changing, program_columns, sharded, state
 from hitbox.index.load import bulk_load, predicate_column
 from hitbox.index.load.predicate_text import PredicateTexts
 from hitbox.index.program_columns import ProgramColumns
@@ -132,7 +132,7 @@ def test_sets_of_keys_are_decided_without_the_tree(asked: list[str]) -> None:
     found = [made.match(event) for event in events]
     limited = [made.match(event, limit=7) for event in events]
     assert not asked
-    assert len(made._catalog._programs._place) > 200  # they did have programs
+    assert len(made._state.catalog._programs._place) > 200  # they did have programs
     for number, event in enumerate(events):
         right = {id for id, text in texts.items() if truth_of(made, text, event)}
         assert set(batch[number]) == set(found[number]) == right
@@ -162,9 +162,9 @@ def test_programs_test_derived_attributes(asked: list[str]) -> None:
     made.subscribe("like", "(a = 1 OR s LIKE '%x') AND (b = 1 OR c = 1)")
     made.subscribe("sum", "a + b > 5 OR c = 1")
     made.subscribe("odd", "LOWER(s) = 'ax' XOR a > b")
-    derived = {one.text: number for number, one in enumerate(made._keys.derived, len(MIXED))}
+    derived = {one.text: number for number, one in enumerate(made._state.keys.derived, len(MIXED))}
     assert set(derived) == {"REVERSE(s)", "a + b", "LOWER(s)", "COMPARE(a, b)"}
-    numbers = made._catalog.boxes_of(made._catalog.living_slots())
+    numbers = made._state.catalog.boxes_of(made._state.catalog.living_slots())
     assert not np.isin(made._state.boxes(numbers).attribute, list(derived.values())).any()
     assert made._state.use.used == sorted(derived.values())
     for of in (made, copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
@@ -173,7 +173,7 @@ def test_programs_test_derived_attributes(asked: list[str]) -> None:
         assert sorted(of.match({"a": 4, "b": 4, "s": "AX"})) == ["odd", "sum"]
         assert of.match({"a": 4, "s": "ax"}) == []
     made.subscribe("more", "LOWER(s) = 'ab' OR s LIKE '%w'")
-    made._forget_words()
+    made._changing.forget_words()
     assert made.match({"a": 4, "b": 0, "c": 0, "s": "AX"}) == []
     assert sorted(made.match({"a": 4, "b": 4, "c": 1, "s": "Ax"})) == ["like", "odd", "sum"]
     assert not asked
@@ -189,17 +189,17 @@ def test_what_boxes_leave_to_the_tree_has_no_program() -> None:
     made.subscribe(1, "a > 3 AND s LIKE '%x'")
     made.subscribe(2, "(a > 3 AND s LIKE '%x') OR b = 2")
     made.subscribe(3, "a = 1 AND b <> 3")
-    assert not made._catalog._programs
+    assert not made._state.catalog._programs
     assert made.nbytes()["catalog"] < 10_000
     made.subscribe(4, either(random.Random(0)))
-    assert made._catalog._programs
+    assert made._state.catalog._programs
 
 
 def test_one_shape_for_all_that_differ_in_literals() -> None:
     made = Index(MIXED)
     for n in range(50):
         made.subscribe(n, f"a NOT IN ({', '.join(str(n + 2 * i) for i in range(20))}) AND s <> 'x{n}'")
-    assert len(made._catalog._programs._shapes) == 2
+    assert len(made._state.catalog._programs._shapes) == 2
     right = [n for n in range(50) if n != 3 and 30 - n not in range(0, 40, 2)]
     assert sorted(made.match({"a": 30, "s": "x3"})) == right
 
@@ -282,13 +282,13 @@ def test_programs_move_with_labels(monkeypatch: pytest.MonkeyPatch, asked: list[
 
 @pytest.mark.usefixtures("one_box")
 def test_strings_of_programs_are_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "MANY_WORDS", 50)
+    monkeypatch.setattr(changing, "MANY_WORDS", 50)
     made = Index({"s": "string", "a": "int"})
     made.subscribe("kept", "(s = 'm' OR a = 1) AND (s <> 'p' OR a = 2)")
     for n in range(300):  # strings come and go
         made.subscribe("other", f"s = 'n{n:03}'")
-    assert len(made._keys.dictionaries[0]) < 200
-    assert made._keys.knows({0: {"m", "p"}})
+    assert len(made._state.keys.dictionaries[0]) < 200
+    assert made._state.keys.knows({0: {"m", "p"}})
     assert made.match({"s": "m"}) == ["kept"]
     assert made.match({"s": "ma"}) == []
     assert made.match({"s": "p", "a": 1}) == []
@@ -335,7 +335,7 @@ def test_slots_that_come_and_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
             made.unsubscribe(id)
             del texts[id]
         check(made)
-        columns = made._catalog._programs
+        columns = made._state.catalog._programs
         assert 2 * columns._wasted <= len(columns._words) or columns._wasted <= 500
         made.save(tmp_path)
         made = Index.open(tmp_path)
@@ -364,12 +364,12 @@ def test_a_change_that_fails_leaves_programs_as_they_were(monkeypatch: pytest.Mo
     texts = {id: either(rng) for id in range(20)}
     for id, text in texts.items():
         made.subscribe(id, text)
-    before = {name: array.copy() for name, array in made._catalog._programs.arrays().items()}
+    before = {name: array.copy() for name, array in made._state.catalog._programs.arrays().items()}
 
     def fail(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(made._matcher, "change", fail)
+    monkeypatch.setattr(made._state.matcher, "change", fail)
     for change in (
         lambda: made.subscribe(3, either(rng)),
         lambda: made.unsubscribe(4),
@@ -377,7 +377,7 @@ def test_a_change_that_fails_leaves_programs_as_they_were(monkeypatch: pytest.Mo
     ):
         with pytest.raises(MemoryError):
             change()
-    after = made._catalog._programs.arrays()
+    after = made._state.catalog._programs.arrays()
     assert all(np.array_equal(after[name], array) for name, array in before.items())
     for _ in range(10):
         event = some_event(rng)

@@ -221,7 +221,7 @@ def test_fragments_that_no_anchor_decides(schema: dict[str, Any] | None, asked: 
     long = "abcdefghij" * 3
     made = Index(schema) if schema else Index()
     made.subscribe("anchor", "s LIKE '%abc%'")
-    assert not any(one.is_detail for one in made._keys.derived)
+    assert not any(one.is_detail for one in made._state.keys.derived)
     made.subscribe("long", f"s LIKE '%{long}%'")
     made.subscribe("old", "OLD.s LIKE '%abc%'")
     assert set(made.match({"s": f"x{long}x"})) == {"anchor", "long"}

@@ -16,8 +16,7 @@ import pytest
 from hitbox import Index, Schema
 from hitbox.encoding.string_dictionary import Dictionary
 from hitbox.errors import HitboxError
-from hitbox.index import catalog, explain
-from hitbox.index import index as index_module
+from hitbox.index import catalog, explain, explaining
 from hitbox.index.explain import Explained, NearMisses
 from hitbox.index.read_write_lock import ReadWriteLock
 
@@ -238,7 +237,7 @@ def test_a_fork_while_another_thread_is_inside(section: str) -> None:
         index.unsubscribe("two")
 
     waiting = threading.Thread(target=use)
-    with Held(getattr(index._lock, section)):
+    with Held(getattr(index._held.lock, section)):
         waiting.start()
         time.sleep(0.05)  # so that it waits, or is done
         said = in_child(use)
@@ -259,7 +258,7 @@ def test_a_key_looked_up_while_the_index_is_saved(tmp_path: Path, monkeypatch: p
     index = Index.open(tmp_path)
     for text in ("b1", "b2", "x"):
         index.subscribe(text, f"s = '{text}'")
-    index._keys.dictionaries[index.schema.number("s")].memo.clear()  # it has forgotten keys that it looked up
+    index._state.keys.dictionaries[index.schema.number("s")].memo.clear()  # it has forgotten keys that it looked up
     writing, looking, written = threading.Event(), threading.Event(), threading.Event()
     found: list[Any] = []
     arrays, text_at = Dictionary.arrays, Dictionary._text
@@ -282,7 +281,7 @@ def test_a_key_looked_up_while_the_index_is_saved(tmp_path: Path, monkeypatch: p
         words.key("x")  # remembers what it finds
         found.append(index.match({"s": "x"}))
 
-    words = index._keys.dictionaries[index.schema.number("s")]
+    words = index._state.keys.dictionaries[index.schema.number("s")]
     reader = threading.Thread(target=read)
     monkeypatch.setattr(Dictionary, "arrays", slow_arrays)
     monkeypatch.setattr(Dictionary, "_text", slow_text)
@@ -319,7 +318,7 @@ def test_strings_match_while_the_index_is_saved(tmp_path: Path) -> None:
 def test_near_misses_give_the_lock_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """A change gets in while they are looked for, even one that moves every slot, and the answer is that of the end."""
     monkeypatch.setattr(explain, "PIECE_SLOTS", 10)
-    monkeypatch.setattr(index_module, "SLICE_SECONDS", 0)
+    monkeypatch.setattr(explaining, "SLICE_SECONDS", 0)
     monkeypatch.setattr(catalog, "MANY_DEAD", 20)
     index = Index(SCHEMA)
     for i in range(200):

@@ -62,7 +62,7 @@ def test_compact_parts_stay_compact(spark: Any, tmp_path: Path) -> None:
     hs.build(made.subscriptions, str(tmp_path), compact=True, parts=2)
     index = Index.open(tmp_path)
     assert len(index) == 3000
-    segments = index._matcher.describe()["segments"]  # type: ignore[attr-defined]
+    segments = index._state.matcher.describe()["segments"]  # type: ignore[attr-defined]
     assert [(one["kind"], one["compact"]) for one in segments] == [("bitmap", True)]
 
 

@@ -51,7 +51,11 @@ def test_match_and_apply_changes(spark: Any, tmp_path: Path) -> None:
     index.subscribe(2, "s = 'xb'")
     assert found(hs.match(events, path)) == matched(index) == matched(Index.open(path))
     again = Index.open(path)
-    assert [again._keys.derived[at - 4].text for at in again._state.use.used] == ["LOWER(s)", "COMPARE(a, b)", "a - b"]
+    assert [again._state.keys.derived[at - 4].text for at in again._state.use.used] == [
+        "LOWER(s)",
+        "COMPARE(a, b)",
+        "a - b",
+    ]
 
 
 @pytest.mark.parametrize("from_files", only([False], [False, True]))
@@ -73,7 +77,7 @@ def test_build(spark: Any, tmp_path: Path, from_files: bool) -> None:
     events = spark.createDataFrame(ROWS, "event_id long, s string, a long, b long, ip string")
     assert found(hs.match(events, path)) == matched(index) == matched(Index.open(path))
     built = Index.open(path)
-    derived = {built._keys.derived[at - 4].text for at in built._state.use.used}
+    derived = {built._state.keys.derived[at - 4].text for at in built._state.use.used}
     assert derived == {"LOWER(s)", "REVERSE(s)", "COMPARE(a, b)", "ADDRESS(ip)", "a - b"}
     log = spark.createDataFrame(
         [(1, "subscribe", 6, "LENGTH(s) = 2")], "sequence long, op string, id long, where string"

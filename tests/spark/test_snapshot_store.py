@@ -49,7 +49,7 @@ def fill(place: str, mark: int = 0) -> tuple[dict[str, Any], snapshot.Files]:
         index.subscribe(id, f"a = {id} OR s = 'x{mark}'")
     stock = index.compacted()
     with snapshot_files.filling(place) as folder:
-        return stock.facts(), snapshot.add(folder, stock.arrays() | index._keys.arrays())
+        return stock.facts(), snapshot.add(folder, stock.arrays() | index._state.keys.arrays())
 
 
 def publish(address: str, mark: int = 0, base: int | None = None, keep: Any = None) -> int:

@@ -227,7 +227,7 @@ def test_a_change_to_a_version_that_is_not_current_any_more(tmp_path: Path) -> N
     made.save(tmp_path)
     stock = made.compacted()
     with snapshot.draft(tmp_path) as folder:
-        files = snapshot.add(folder, stock.arrays() | made._keys.arrays())
+        files = snapshot.add(folder, stock.arrays() | made._state.keys.arrays())
         index(2).save(tmp_path)
         with pytest.raises(WriterConflict, match=r"made to version 1, and version 2 is now current"):
             snapshot.publish(tmp_path, folder, stock.facts(), files, base=1)

@@ -67,7 +67,7 @@ def ask_snapshot(path: Path) -> Any:
     cities = pa.array([f"c{i}" if i % 2 else f"nowhere{i}" for i in range(40)])
     events = events.select([name for name in events.column_names if name in index.schema])
     found = index.match_batch(events.append_column("city", cities))
-    ids = index._catalog.id_list(index._catalog.living_slots()[::997])
+    ids = index._state.catalog.id_list(index._state.catalog.living_slots()[::997])
     return [
         [sorted(found[i]) for i in range(40)],
         [[id, index.where(id), index.priority(id)] for id in ids],

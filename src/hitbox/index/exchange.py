@@ -130,7 +130,7 @@ class Exchange:
                 self._queue.move_to_end(id)
 
             text = MATCHES_ALL if where is None else where
-            self._events._put(id, text, DEFAULT_PRIORITY, values, also=queue)
+            self._events._changing.put(id, text, DEFAULT_PRIORITY, values, also=queue)
             self._expire()
             return found
 
@@ -144,7 +144,7 @@ class Exchange:
         with self._lock.prepare:
             self._expire()
             self._known(id)
-            self._events._remove(id, also=lambda: self._leave([id]))
+            self._events._changing.remove(id, also=lambda: self._leave([id]))
 
     def explain(self, event: Id, subscription: Id) -> BothSides:
         """Why a stored event and a subscription suit each other or do not, both sides in one tree."""
@@ -182,9 +182,9 @@ class Exchange:
                 break
             gone.append(id)
         if len(gone) == 1:  # the usual case, by the shorter way
-            self._events._remove(gone[0], also=lambda: self._leave(gone))
+            self._events._changing.remove(gone[0], also=lambda: self._leave(gone))
         elif gone:
-            self._events._remove_many(gone, also=lambda: self._leave(gone))
+            self._events._changing.remove_many(gone, also=lambda: self._leave(gone))
 
     def _leave(self, gone: Collection[Id]) -> None:
         for id in gone:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from hitbox.encoding.schema import Schema
 from hitbox.encoding.string_dictionary import Relabel
 from hitbox.engine import Engine
 from hitbox.engine._kernels import MAX_ATTRIBUTES
+from hitbox.engine.event_encoder import EventEncoder
 from hitbox.errors import HitboxError, MatcherError
 from hitbox.index.anchors import Anchors
 from hitbox.index.catalog import ID_TYPES, MIN_ARROW_ROWS, NO_SLOTS, Catalog, Id, Row, Rows
@@ -56,6 +57,13 @@ class IndexState:
     """The boxes that have anchors; all others are the matcher's."""
     use: DerivedUse
     """Which derived attributes the boxes constrain and the programs test."""
+    engine: Engine | None = field(init=False)
+    """The matcher, if it is the engine."""
+    encoder: EventEncoder = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "engine", self.matcher if isinstance(self.matcher, Engine) else None)
+        object.__setattr__(self, "encoder", EventEncoder(self.keys, self.use.used))
 
     @classmethod
     def empty(cls, keys: Keys, matcher: str, options: Mapping[str, object]) -> IndexState:

@@ -1,0 +1,325 @@
+"""Matching: which subscriptions want an event, or each of many.
+
+    event -> keys -> matcher.match -> box numbers -> slots -> ids
+                     each slot once, residual predicates checked, most urgent first
+
+A single event takes these steps in one native call, where the engine is the matcher. Many events are matched in slices,
+so that a change need not wait for all of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from hitbox.encoding import inputs
+from hitbox.encoding.arrays import I32, I64, LEVELS, Points
+from hitbox.encoding.documents import Event
+from hitbox.encoding.fitting import FOR_EVENTS, check_on_error
+from hitbox.encoding.inputs import as_mapping
+from hitbox.encoding.values import brief
+from hitbox.engine import Anchored
+from hitbox.errors import TableError, TooExpensive, ValueProblem
+from hitbox.index.bad_events import Found, Sorter, Where, in_order, left_out
+from hitbox.index.catalog import ID_TYPES, Id
+from hitbox.index.guarded_state import GuardedState
+from hitbox.index.match_budget import MatchBudget, Report
+from hitbox.index.matches import Matches, Transition
+from hitbox.index.resolver import Filters
+from hitbox.index.unseen import SAMPLED, RecentFields
+
+CHUNK = 16_384
+"""Events that are matched under one lock at most,"""
+FIRST_CHUNK = 4096
+"""and before it is known how long that takes."""
+SLICE_SECONDS = 0.25
+"""Seconds for which a long reader holds the lock at a time, so that a change need not wait for all of it."""
+MIN_SLICE = 64
+"""Events of the smallest slice."""
+MOST = 2**62
+"""More than any limit on the number of matches."""
+MOST_THREADS = 10_000
+T = TypeVar("T")
+
+
+class Matching:
+    """`recent`: the fields of the events that were matched lately, of which a sample is looked at."""
+
+    def __init__(self, held: GuardedState):
+        self._held = held
+        self.recent, self._calls = RecentFields(), -1
+
+    def budget(self, report: Report | None, budget: MatchBudget | None) -> MatchBudget | None:
+        """What the caller says that a match may spend; None if it says nothing."""
+        if report is None:
+            return budget
+        if budget is not None:
+            raise ValueProblem("a budget does its own reporting: give `budget` or `on_expensive`, not both")
+        if not callable(report):
+            raise ValueProblem(f"on_expensive is a function of the problem, not {brief(report)}")
+        return MatchBudget(self._held.limits.match_steps, report)
+
+    def one(self, event: Event, where: str | None, limit: int | None, as_list: bool, budget: MatchBudget | None) -> Any:
+        if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
+            raise ValueProblem(f"limit is a whole number of at least 0, not {limit!r}")
+        filters = None if where is None else self.filters(where, 1)
+        with self._held.lock.read:
+            state = self._held.state
+            catalog = state.catalog
+            ids = catalog.ids
+            if filters is None and state.engine is not None:
+                most = -1 if limit is None else min(limit, MOST)
+                holding = self._holding
+                if not catalog.plain:
+                    holding = partial(self._holding, now=datetime.now(UTC), budget=budget)
+                anchored = self._anchored(event) if state.anchors.size else None
+                found = state.engine.match_event(
+                    state.encoder.plan, catalog.owners, ids.native, event, most, holding, as_list, anchored
+                )
+                answer = found if as_list else ids.array(*found)
+            else:
+                slots = self._held.resolver(budget=budget).one(state.encoder.one(event), event, filters, limit)
+                answer = ids.list(slots) if as_list else ids.take(slots)
+        self._calls = calls = self._calls + 1
+        if not calls & (SAMPLED - 1):
+            self.recent.note(event)
+        return answer
+
+    def _anchored(self, event: Event) -> Anchored:
+        try:
+            return self._held.state.anchors.of(event, self._held.keys)
+        except Exception:
+            self._held.encoder.one(event)  # says what is wrong with the event
+            raise
+
+    def _holding(
+        self, event: Event, slots: list[int], now: datetime | None = None, budget: MatchBudget | None = None
+    ) -> list[bool]:
+        return self._held.resolver(now, budget).holding(self._held.encoder.one(event), event, slots)
+
+    def change(self, old: Event | None, new: Event | None, budget: MatchBudget | None) -> Transition:
+        for image in (old, new):
+            if image is not None and as_mapping(image) is None:
+                raise ValueProblem(f"an image is a mapping of attribute to value, or None, not {brief(image)}")
+        both: Event = {"old": old, "new": new}
+        named = any(name in self._held.schema or name in self._held.schema.objects for name in both)
+        budget = budget or MatchBudget(self._held.limits.match_steps)
+        with self._held.lock.read:
+            state, resolver = self._held.state, self._held.resolver(budget=budget)
+
+            def matches(image: Event) -> list[Id]:
+                return state.catalog.id_list(resolver.one(state.encoder.one(image), image, None, None))
+
+            before = [] if old is None else matches(old)
+            after = [] if new is None else matches(new if named else both)
+        old_ids, new_ids = set(before), set(after)
+        unknown = {id for id, _ in budget.over}
+        return Transition(
+            [id for id in after if id not in old_ids and id not in unknown],
+            [id for id in before if id not in new_ids and id not in unknown],
+            [id for id in after if id in old_ids],
+        )
+
+    def levels(self, event: Event, where: str | None, budget: MatchBudget | None) -> Iterator[tuple[int, list[Id]]]:
+        filters, now = self.filters(where, 1), datetime.now(UTC)
+        budget = budget or MatchBudget(self._held.limits.match_steps)
+        given: list[list[Id]] = []
+        last, seen_changes = LEVELS, -1
+        while True:
+            with self._held.lock.read:
+                if seen_changes != self._held.changes:
+                    seen_changes = self._held.changes
+                    points = self._held.encoder.one(event)
+                    levels = self._held.resolver(now, budget).levels(points, event, filters)
+                    known = {id for ids in given for id in ids}
+                level, slots = next(levels, (-1, None))
+                if slots is None:
+                    return
+                ids = self._held.catalog.id_list(slots)
+            if level < last:
+                fresh = [id for id in ids if id not in known] if known else ids
+                last = level
+                given.append(fresh)
+                if fresh:
+                    yield level, fresh
+
+    def batch(
+        self,
+        events_: Any,
+        where: Where,
+        threads: int,
+        on_error: str,
+        on_expensive: Report | None,
+        budget: MatchBudget | None,
+    ) -> Matches:
+        check_on_error(on_error, FOR_EVENTS)
+        if on_error != "raise" and not (on_expensive is None and budget is None):
+            other = "budget" if on_expensive is None else "on_expensive"
+            raise ValueProblem(f"with on_error={on_error!r} the result says what was too expensive: omit `{other}`")
+        budget = self.budget(on_expensive, budget)
+        events_ = inputs.events(events_)
+        if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= MOST_THREADS:
+            raise ValueProblem(f"threads is a whole number from 1 to {MOST_THREADS}, not {brief(threads)}")
+        if on_error != "raise":
+            return self._sorted_out(events_, where, threads, on_error)[0]
+
+        def ids_of(slots: I32, ends: I64) -> pa.Array:
+            return self._held.catalog.ids.take(slots, ends)
+
+        parts = list(self._slots(events_, where, threads, ids_of, budget))
+        if len(parts) == 1:
+            return Matches(*parts[0])
+        ends = np.cumsum([0] + [int(offsets[-1]) for offsets, _ in parts])
+        shifted = [offsets[1:] + end for (offsets, _), end in zip(parts, ends[:-1], strict=True)]
+        ids = pa.concat_arrays([ids for _, ids in parts])
+        return Matches(np.concatenate([np.zeros(1, np.int64), *shifted]), ids)
+
+    def with_priorities(
+        self,
+        events_: pa.Table | Sequence[Event],
+        where: Where,
+        threads: int,
+        on_error: str = "raise",
+        budget: MatchBudget | None = None,
+        match_steps: int | None = None,
+    ) -> Found:
+        if on_error != "raise":
+            return self._sorted_out(events_, where, threads, on_error, match_steps)
+        budget = budget or MatchBudget(match_steps or self._held.limits.match_steps)
+        offsets, ids, priority = [np.zeros(1, np.int64)], [], []
+
+        def of(slots: I32, ends: I64) -> tuple[pa.Array, NDArray[np.uint8]]:
+            return self._held.catalog.ids.take(slots, ends), self._held.catalog.priority[slots]
+
+        for ends, (some, levels) in self._slots(events_, where, threads, of, budget):
+            offsets.append(ends[1:] + offsets[-1][-1])
+            ids.append(some)
+            priority.append(levels)
+        whole = ids[0] if len(ids) == 1 else pa.concat_arrays(ids)
+        return Matches(np.concatenate(offsets), whole), np.concatenate(priority)
+
+    def _sorted_out(
+        self, events_: Any, where: Where, threads: int, on_error: str, match_steps: int | None = None
+    ) -> Found:
+        """The matches of those that fit, in slices; on_error is "null" or "return"."""
+        if isinstance(where, str):
+            self._held.asked(where)  # of no event in particular
+        elif where is not None:
+            where = self._texts_of(where, len(events_))
+        errors: dict[int, str] = {}
+        found: list[Found] = []
+        numbers = [np.zeros(0, np.int64)]
+        for start in range(0, max(1, len(events_)), CHUNK):
+            some = _part(events_, start, start + CHUNK)
+            asked = where if where is None or isinstance(where, str) else where[start : start + CHUNK]
+            with self._held.lock.read:
+                sort = Sorter(self._held.keys, self._held.encoder.one, self._held.asked, on_error)
+                parts, bad = sort(some, asked, start)
+            errors |= bad
+            for part in parts:
+                budget = MatchBudget(match_steps or self._held.limits.match_steps, partial(_note, errors, part.numbers))
+                found.append(self.with_priorities(part.events, part.where, threads, budget=budget))
+                numbers.append(part.numbers)
+        kind = ID_TYPES[self._held.catalog.kind]
+        merged = in_order(found, np.concatenate(numbers), len(events_), kind, errors)
+        return left_out(merged, sorted(errors)) if on_error == "return" else merged
+
+    def _slots(
+        self,
+        events_: Any,
+        where: Where,
+        threads: int,
+        of: Callable[[I32, I64], T],
+        budget: MatchBudget | None,
+    ) -> Iterator[tuple[I64, T]]:
+        """(offsets, what `of` says of the slots) slice by slice; each is made under the read lock."""
+        if not isinstance(events_, pa.Table):
+            events_ = list(events_)  # nobody else changes it
+        filters, now = self.filters(where, len(events_)), datetime.now(UTC)
+        encoded = _Encoded(self._held, events_)
+        start, size = 0, FIRST_CHUNK
+        while start == 0 or start < len(events_):
+            with self._held.lock.read:
+                begun = time.perf_counter()
+                points = encoded.points(start, size)
+                end = start + len(points)
+                chunk = _part(events_, start, end)
+                resolver = self._held.resolver(now, budget, start)
+                offsets, slots = resolver.many(points, chunk, filters and filters[start:end], threads)
+                found = offsets, of(slots, offsets)
+                taken = time.perf_counter() - begun
+            yield found
+            start = end if len(points) else start + size
+            size = min(CHUNK, max(MIN_SLICE, int(len(points) * min(SLICE_SECONDS / taken, 8))))
+        self._calls = calls = self._calls + 1
+        if not calls & (SAMPLED - 1) or len(events_) >= FIRST_CHUNK:
+            self.recent.note_batch(events_)
+
+    def filters(self, where: Where, count: int) -> Filters:
+        """What each event asks of the subscriptions."""
+        if where is None:
+            return None
+        texts = self._texts_of(where, count)
+        for text in texts:
+            if text is not None and not isinstance(text, str):
+                raise ValueProblem(f"`where` of an event is a text or None, not {brief(text)}")
+        made = {text: self._held.asked(text) for text in set(texts) if text is not None}
+        return [None if text is None else made[text] for text in texts]
+
+    def _texts_of(self, where: str | Sequence[str | None], count: int) -> list[Any]:
+        """One text per event."""
+        if not isinstance(where, Iterable) or getattr(where, "ndim", 1) != 1:  # an array of NumPy may have no length
+            raise ValueProblem(f"`where` is a text, or a list with a text per event, not {brief(where)}")
+        texts = [where] * count if isinstance(where, str) else list(where)
+        if len(texts) != count:
+            raise TableError(f"{len(texts)} texts in `where` for {count} events")
+        return texts
+
+
+class _Encoded:
+    """The points of many events, made in a few large parts, and again where the index has changed in between: labels
+    of strings may have moved."""
+
+    def __init__(self, held: GuardedState, events_: Any):
+        self._held, self._events = held, events_
+        self._start, self._changes = 0, -1
+        self._points: Points | None = None
+        self._size = FIRST_CHUNK
+
+    def points(self, start: int, size: int) -> Points:
+        """At most `size` events from `start` on. The caller reads the index."""
+        known, changes = self._points, self._held.changes
+        if known is None or changes != self._changes or start >= self._start + len(known):
+            begun = time.perf_counter()
+            known = self._points = self._encode(start)
+            taken = time.perf_counter() - begun
+            self._start, self._changes = start, changes
+            self._size = min(CHUNK, max(MIN_SLICE, int(self._size * min(SLICE_SECONDS / 4 / max(taken, 1e-9), 8))))
+        at = start - self._start
+        return known if not at and len(known) <= size else known[at : at + size]
+
+    def _encode(self, start: int) -> Points:
+        part = _part(self._events, start, start + self._size)
+        if isinstance(part, pa.Table):
+            return self._held.encoder.table(part, start)
+        return self._held.encoder.many(part, start)
+
+
+def _part(events_: Any, start: int, end: int) -> Any:
+    """Some of the events; all of them are not copied."""
+    if start == 0 and end >= len(events_):
+        return events_
+    return events_.slice(start, end - start) if isinstance(events_, pa.Table) else events_[start:end]
+
+
+def _note(errors: dict[int, str], numbers: I64, problem: TooExpensive) -> None:
+    """A subscription is too expensive on an event of some of a batch, which have these numbers there."""
+    assert isinstance(problem.event, int)
+    errors.setdefault(int(numbers[problem.event]), str(TooExpensive(problem.id, None, problem.steps)))
