@@ -380,6 +380,17 @@ def test_a_file_in_the_way(index: Index, tmp_path: Path) -> None:
         Index.open(tmp_path / "nothing")
 
 
+def test_limits_that_are_set_later_hold_from_then_on() -> None:
+    index = Index({"n": "int"})
+    index.limits = Limits(text=20)
+    index.subscribe("short", "n > 3")
+    with pytest.raises(LimitExceeded, match="the limit is 20"):
+        index.subscribe("long", "n > 3 AND n < 5 AND n <> 4")
+    with pytest.raises(ValueProblem, match="limits are"):
+        index.limits = 20  # type: ignore[assignment]
+    assert list(index) == ["short"]
+
+
 def test_other_limits_are_for_new_subscriptions_only(tmp_path: Path) -> None:
     """What was accepted stays as it is, whatever the limits are with which a snapshot is opened."""
     text = "NOT (NOT (qty * 1 IN (1, 2, 3) AND city LIKE '%a%r%i%')) AND city REGEXP 'P.r'"

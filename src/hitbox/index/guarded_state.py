@@ -32,13 +32,17 @@ Also = Callable[[], None] | None
 """What the owner of an index changes together with it, in the same commit."""
 
 
+def check_limits(limits: Limits) -> Limits:
+    if not isinstance(limits, Limits):
+        raise ValueProblem(f"limits are hitbox.Limits, not {brief(limits)}")
+    return limits
+
+
 class GuardedState:
     """`options` are those that the matcher was made with; `noun` is what the messages call an entry."""
 
     def __init__(self, state: IndexState, limits: Limits, options: Mapping[str, object], noun: str):
-        if not isinstance(limits, Limits):
-            raise ValueProblem(f"limits are hitbox.Limits, not {brief(limits)}")
-        self.state, self.limits, self.options, self.noun = state, limits, dict(options), noun
+        self.state, self.limits, self.options, self.noun = state, check_limits(limits), dict(options), noun
         self.lock = ReadWriteLock()
         self.changes = 0
         """Commits so far: readers that work in several slices notice it."""

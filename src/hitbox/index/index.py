@@ -31,7 +31,7 @@ from hitbox.index.catalog import Id, kind_of
 from hitbox.index.changing import Changing, LoadReport
 from hitbox.index.explain import BothSides, Explained
 from hitbox.index.explaining import Explaining
-from hitbox.index.guarded_state import GuardedState
+from hitbox.index.guarded_state import GuardedState, check_limits
 from hitbox.index.load import bulk_load
 from hitbox.index.match_budget import MatchBudget, Report
 from hitbox.index.matches import Matches, Transition
@@ -84,7 +84,7 @@ class Index:
         return index
 
     def _set_state(self, contents: IndexState, limits: Limits, options: Mapping[str, object]) -> None:
-        self.schema, self.matcher, self.limits = contents.keys.schema, contents.name, limits
+        self.schema, self.matcher = contents.keys.schema, contents.name
         self._held = held = GuardedState(contents, limits, options, self.noun)
         self._changing, self._matching = Changing(held), Matching(held)
         self._explaining = Explaining(held, self._matching)
@@ -92,6 +92,16 @@ class Index:
     @property
     def _state(self) -> IndexState:
         return self._held.state
+
+    @property
+    def limits(self) -> Limits:
+        """What predicates and matches may take. New limits hold from the next call on."""
+        return self._held.limits
+
+    @limits.setter
+    def limits(self, limits: Limits) -> None:
+        self._held.limits = check_limits(limits)
+        self._changing = Changing(self._held)
 
     # ---- changing
 
