@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import hitbox
+from support import durations
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "hitbox"
@@ -238,7 +239,7 @@ LARGE_CLASSES = {
     "broker.store.store.Store": 105,
     "broker.broker.Broker": 86,
     "engine.engine.Engine": 45,
-    "index.index.Index": 36,
+    "index.index.Index": 38,
     "client.management.Management": 44,
     "client.sync_management.SyncManagement": 45,
     "index.catalog.Catalog": 43,
@@ -304,3 +305,13 @@ def test_a_docstring_can_be_read_alone() -> None:
         and text.startswith("The same")
     ]
     assert found == []
+
+
+CHECK_SECONDS, TEST_SECONDS = 120, 4_200
+"""Of all tests in `make check`, and in `make test`, on all workers together (tests/durations.txt)."""
+
+
+def test_the_checks_keep_their_budgets() -> None:
+    quick, slow = (durations.tiers()[name].seconds for name in ("quick", "slow"))
+    assert quick <= CHECK_SECONDS
+    assert quick + slow <= TEST_SECONDS, "move what is proven twice to `make test-all`"
