@@ -496,7 +496,7 @@ def decided(text: str, event: dict[str, Any]) -> int:
     owners = hitbox.engine._kernels.Owners(
         zero, np.zeros(1, np.uint8), np.ones(1, np.int32), False, False, columns.native
     )
-    _, slots, doubtful = owners.settle(np.array([0, 1]), np.zeros(1, np.int32), None, low, low)
+    _, slots, doubtful = owners.settle(np.array([0, 1]), np.zeros(1, np.int32), None, low, low, [])
     return 3 if len(doubtful) else 1 if len(slots) else 2
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import hitbox
 from hitbox import Index
 from hitbox.errors import HitboxError, NeverMatches
 from hitbox.language import Schema, evaluate, parse
@@ -230,3 +231,35 @@ def test_random_predicates(seed: int) -> None:
             assert there or not matched, (texts[number], event)
             seen.add((matched, here, there))
     assert len(seen) >= 3
+
+
+@pytest.mark.parametrize("matcher", ["hitbox", "brute"])
+@pytest.mark.parametrize("labels", [[], ["s = 'ab'"], ["s = '-'", "s = 'z'"]])
+def test_a_function_of_an_interval_between_two_labels(matcher: str, labels: list[str]) -> None:
+    """Both ends have the key of one gap. What others subscribe to changes no answer."""
+    index = Index({"s": "string", **dict.fromkeys("abcdef", "int")}, matcher)
+    texts = {
+        "length": "LENGTH(s) = 2 AND a <> 1 AND b <> 2 AND c <> 3 AND d <> 4 AND e <> 5 AND f <> 6",
+        "either": "a > 2 XOR LENGTH(s) <= 1",
+        "lower": "a > 2 XOR LOWER(s) = 'ab'",
+    }
+    for id, text in texts.items():
+        index.subscribe(id, text)
+    for number, text in enumerate(labels):
+        index.subscribe(f"label {number}", text)
+    event = {"s": ("aa", "ac"), **dict.fromkeys("abcdef", 0)}
+    wanted = sorted([*texts, *(f"label {n}" for n, text in enumerate(labels) if "ab" in text)])
+    assert sorted(index.match(event)) == wanted
+    assert sorted(index.match_array(event).to_pylist()) == wanted
+    assert [sorted(ids) for ids in index.match_batch([event, event]).to_lists()] == [wanted, wanted]
+    assert all(index.explain(event, id).matched for id in texts)  # type: ignore[union-attr]
+
+
+def test_both_orders_of_an_exchange_agree_between_two_labels() -> None:
+    schema = Schema({"s": "string", "i": "int", "age": hitbox.Attribute("int", role="information")})
+    first, second = hitbox.Exchange(schema), hitbox.Exchange(schema)
+    values, where = {"i": 1, "s": ("-3", "Ab")}, "i > 2 XOR LENGTH(s) <= 1"
+    first.publish("event", values)
+    assert first.subscribe("subscription", where, about={"age": 3}) == ["event"]
+    second.subscribe("subscription", where, about={"age": 3})
+    assert second.publish("event", values) == ["subscription"]

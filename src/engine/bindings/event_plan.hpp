@@ -44,6 +44,7 @@ class EventPlan {
             nb::object derived, bool ignores);
 
   u32 attributes() const { return u32(columns_.size()); }
+  const std::vector<u32>& free() const { return free_; }
 
   // One event.
   void encode(nb::handle event, EventKeys& out) const;

@@ -534,7 +534,7 @@ nb::object match_in_steps(const EventPlan& plan, const std::vector<Segment*>& se
       times.end(MATCH);
       if (!owners.plain) {
         owners.settle(result.numbers, nullptr, result.size, slots, doubtful);
-        owners.decide({keys.low, keys.ends(), plan.attributes()}, false, slots, doubtful, 0);
+        owners.decide({keys.low, keys.ends(), plan.attributes(), plan.free()}, false, slots, doubtful, 0);
       } else if (!owners.direct) {
         slots.need(result.size);
         owners.slots(result.numbers, result.size, slots.data);

@@ -369,7 +369,7 @@ Programs::Programs(Frozen<i64> place, Frozen<i64> words, Frozen<u32> code, Froze
 bool EventPoint::is_point() const {
   if (low == high) return true;
   for (u32 at = 0; at < attributes; ++at)
-    if (low[at] != high[at] && low[at] != MISSING) return false;
+    if (low[at] != high[at] && std::find(free.begin(), free.end(), at) == free.end()) return false;
   return true;
 }
 
@@ -415,7 +415,9 @@ using Keys = nb::ndarray<const i64, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 // (offsets, slots, doubtful) of many events, whose keys lie between `low` and `high`.
 nb::tuple settle_all(const Owners& owners, Frozen<i64> offsets, Frozen<i32> numbers, nb::object sure, Keys low,
-                     Keys high) {
+                     Keys high, nb::sequence free_attributes) {
+  std::vector<u32> unused;
+  for (nb::handle attribute : free_attributes) unused.push_back(nb::cast<u32>(attribute));
   Frozen<u8> certain;
   if (!sure.is_none()) certain = nb::cast<Frozen<u8>>(sure);
   const size_t events = offsets.size() - 1, attributes = low.shape(1);
@@ -437,7 +439,7 @@ nb::tuple settle_all(const Owners& owners, Frozen<i64> offsets, Frozen<i32> numb
         owners.settle(numbers.data() + from, certain.is_valid() ? certain.data() + from : nullptr, size_t(size), slots,
                       doubtful);
         done += size_t(size) + 16 * (1 + doubtful.size() - before);
-        const EventPoint event{low.data() + e * attributes, high.data() + e * attributes, u32(attributes)};
+        const EventPoint event{low.data() + e * attributes, high.data() + e * attributes, u32(attributes), unused};
         owners.decide(event, certain.is_valid(), slots, doubtful, before);
         ends[e + 1] = i64(slots.size);
       }
@@ -572,7 +574,7 @@ void bind_owners(nb::module_& m) {
           },
           nb::arg("numbers"))
       .def("settle", &settle_all, nb::arg("offsets"), nb::arg("numbers"), nb::arg("sure").none(), nb::arg("low"),
-           nb::arg("high"));
+           nb::arg("high"), nb::arg("free"));
 }
 
 }  // namespace hitbox

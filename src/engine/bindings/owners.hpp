@@ -99,12 +99,13 @@ class Programs {
   ProgramView view_;
 };
 
-// The keys of one event.
+// The keys of one event. `free` are the attributes that events do not carry: they meet everything.
 struct EventPoint {
   const i64 *low, *high;
   u32 attributes;
+  const std::vector<u32>& free;
 
-  // Not if an attribute is an interval. (An attribute that events do not carry begins at MISSING.)
+  // Not if an attribute is an interval. (A function of an interval may be anything, and begins at MISSING, too.)
   bool is_point() const;
 };
 

@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -137,7 +137,9 @@ class Owners:
         self, owner: I64, exact: U8, count: I32, plain: bool, direct: bool, programs: Programs | None
     ) -> None: ...
     def slots(self, numbers: I32) -> I32: ...
-    def settle(self, offsets: I64, numbers: I32, sure: U8 | None, low: I64, high: I64) -> tuple[I64, I32, I64]: ...
+    def settle(
+        self, offsets: I64, numbers: I32, sure: U8 | None, low: I64, high: I64, free: Sequence[int]
+    ) -> tuple[I64, I32, I64]: ...
 
 def match_event(
     plan: EventPlan,

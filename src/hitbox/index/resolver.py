@@ -183,7 +183,8 @@ class Resolver:
         numbers = np.ascontiguousarray(hits.numbers, np.int32)
         if self.catalog.plain and filters is None:
             return hits.offsets, self.catalog.owners.slots(numbers)
-        offsets, slots, doubtful = self.catalog.owners.settle(hits.offsets, numbers, sure, points.low, points.high)
+        ends, free = (points.low, points.high), self.keys.space.information
+        offsets, slots, doubtful = self.catalog.owners.settle(hits.offsets, numbers, sure, *ends, free)
         if not len(doubtful):
             return offsets, slots
         if isinstance(chunk, pa.Table):
