@@ -14,6 +14,7 @@ import hitbox
 from hitbox import Index, Limits, Schema
 from hitbox.encoding.fitting import fitted
 from hitbox.errors import HitboxError, TableError, TooExpensive, UnknownAttribute, ValueProblem
+from hitbox.index import matching
 from hitbox.index.sharded import Shards
 
 SCHEMA: dict[str, Any] = {
@@ -371,3 +372,43 @@ def test_a_name_may_be_an_enum_of_texts() -> None:
 
     index = made({"a": "order.city = 'Paris'"}, {"order": {"city": "string"}})
     assert index.match({Field.ORDER: {Field.CITY: "Paris"}}) == ["a"]
+
+
+@pytest.mark.parametrize("table", [False, True])
+def test_a_bad_value_of_many_is_null_alone(table: bool) -> None:
+    names = [f"a{number}" for number in range(900)]
+    index = Index(dict.fromkeys(names, "int"))
+    index.subscribe("other", "a3 = 3 AND a899 = 899")
+    index.subscribe("bad", "a7 IS NULL AND a450 IS NULL")
+    index.subscribe("nothing", "a3 IS NULL OR a899 IS NULL")
+    event: dict[str, Any] = dict(zip(names, range(900), strict=True)) | {"a7": 3.5, "a450": 2.5}
+    found = index.match_batch(pa.Table.from_pylist([event]) if table else [event], on_error="null")
+    assert as_lists(found) == [["bad", "other"]]
+    assert [number for number, _ in found.errors] == [0]
+
+
+def test_the_first_ids_may_come_while_a_batch_is_matched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index has no type of ids before."""
+    monkeypatch.setattr(matching, "FIRST_CHUNK", 2)
+    monkeypatch.setattr(matching, "CHUNK", 2)
+    index, right = Index({"a": "int"}), matching.Matching._slots
+
+    def slots(self: Any, *arguments: Any) -> Any:
+        for number, found in enumerate(right(self, *arguments)):
+            yield found
+            if number == 1:
+                index.subscribe("x", "a > 5")
+
+    monkeypatch.setattr(matching.Matching, "_slots", slots)
+    events = [{"a": number} for number in range(8)]
+    assert as_lists(index.match_batch(events)) == [[]] * 6 + [["x"]] * 2
+    other = Index({"a": "int"})
+    index = other
+    matches, priorities = other.match_with_priorities(events, None, 1)
+    assert (as_lists(matches), priorities.tolist()) == ([[]] * 6 + [["x"]] * 2, [4, 4])
+
+
+def test_on_error_is_a_text() -> None:
+    for wrong in (np.array([1, 2]), ["null"], None):
+        with pytest.raises(ValueProblem, match="on_error is 'raise', 'null' or 'return', not"):
+            Index({"a": "int"}).match_batch([{"a": 1}], on_error=wrong)  # type: ignore[arg-type]

@@ -29,7 +29,7 @@ Path = tuple[Any, ...]
 
 
 def check_on_error(given: object, known: tuple[str, ...] = FOR_ROWS) -> None:
-    if given not in known:
+    if not isinstance(given, str) or given not in known:
         *others, last = map(repr, known)
         raise ValueProblem(f"on_error is {', '.join(others)} or {last}, not {brief(given)}")
 
@@ -66,7 +66,7 @@ class _Probe:
         refused = len(self._refused)
         inner = as_mapping(value) if len(path) < MAX_DEPTH else None
         if inner is not None:
-            parts = {name: self.part(one, (*path, name)) for name, one in inner.items()}
+            parts = self._halves(list(inner.items()), path) if inner else {}
             kept = {name: one for name, one in parts.items() if one is not NOTHING}
             if self._fits(kept, path):
                 return kept
@@ -75,6 +75,17 @@ class _Probe:
             return None
         self._refused.append((path, value))
         return NOTHING
+
+    def _halves(self, fields: list[tuple[Any, Any]], path: Path) -> dict[Any, Any]:
+        """What fits of some fields, of which not all fit. Few probes find a few that do not, among however many."""
+        found: dict[Any, Any] = {}
+        if len(fields) == 1:
+            name, value = fields[0]
+            found[name] = self.part(value, (*path, name))
+            return found
+        for half in (fields[: len(fields) // 2], fields[len(fields) // 2 :]):
+            found |= dict(half) if len(half) > 1 and self._fits(dict(half), path) else self._halves(half, path)
+        return found
 
     def with_rest(self, found: Any) -> Any:
         """What was refused may fit beside the rest, as names do that no attribute has: all of it, or one by one."""

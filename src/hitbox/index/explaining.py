@@ -37,6 +37,8 @@ class Explaining:
             return explained()
         if not isinstance(misses, int):
             raise ValueProblem(f"misses is a whole number, not {brief(misses)}")
+        if among is not None and not callable(among):
+            raise ValueProblem(f"among is a function of an id, not {brief(among)}")
         if misses <= 0:
             return Explained(self._matching.one(event, where, None, True, None), {})
         return self._with_misses(event, where, misses, among)

@@ -178,7 +178,7 @@ class Matching:
             return Matches(*parts[0])
         ends = np.cumsum([0] + [int(offsets[-1]) for offsets, _ in parts])
         shifted = [offsets[1:] + end for (offsets, _), end in zip(parts, ends[:-1], strict=True)]
-        ids = pa.concat_arrays([ids for _, ids in parts])
+        ids = _joined([ids for _, ids in parts])
         return Matches(np.concatenate([np.zeros(1, np.int64), *shifted]), ids)
 
     def with_priorities(
@@ -202,8 +202,7 @@ class Matching:
             offsets.append(ends[1:] + offsets[-1][-1])
             ids.append(some)
             priority.append(levels)
-        whole = ids[0] if len(ids) == 1 else pa.concat_arrays(ids)
-        return Matches(np.concatenate(offsets), whole), np.concatenate(priority)
+        return Matches(np.concatenate(offsets), _joined(ids)), np.concatenate(priority)
 
     def _sorted_out(
         self, events_: Any, where: Where, threads: int, on_error: str, match_steps: int | None = None
@@ -317,6 +316,15 @@ def _part(events_: Any, start: int, end: int) -> Any:
     if start == 0 and end >= len(events_):
         return events_
     return events_.slice(start, end - start) if isinstance(events_, pa.Table) else events_[start:end]
+
+
+def _joined(ids: list[pa.Array]) -> pa.Array:
+    """The ids of all slices. An index without subscriptions may get ids of another type between two of them."""
+    if len({part.type for part in ids}) > 1:
+        ids = [part for part in ids if len(part)] or ids[-1:]
+        if len({part.type for part in ids}) > 1:
+            raise ValueProblem("the index got ids of another type while it was asked: ask again")
+    return ids[0] if len(ids) == 1 else pa.concat_arrays(ids)
 
 
 def _note(errors: dict[int, str], numbers: I64, problem: TooExpensive) -> None:
