@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from hitbox import Schema
 from hitbox.broker.commands.cli import app
+from hitbox.broker.events.published_event import PublishedEvent
 from hitbox.broker.store.store import Store
 from hitbox.broker.subscribers.webhook import message_id
 from hitbox.broker.upkeep import backup, repair
@@ -62,6 +63,25 @@ def check_contents(folder: Path) -> int:
             return last
 
     return asyncio.run(scenario())
+
+
+def test_numbers_of_delayed_events_begin_anew_in_a_copy(tmp_path: Path) -> None:
+    """Who cancels one by a number of the original cancels no other."""
+
+    async def delayed(folder: Path, schema: Schema | None) -> tuple[int, int]:
+        async with running(folder, schema) as broker:
+            number = await broker.publish([PublishedEvent({"qty": 1}, delay_seconds=3600)])
+            return number, await broker.delayed.cancel([2])
+
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    assert asyncio.run(delayed(data, SCHEMA)) == (1, 0)
+    assert backup.backup(data, copy) == []
+    assert asyncio.run(delayed(data, None)) == (2, 1)
+    restored = tmp_path / "restored"
+    assert backup.restore(copy, restored) == []
+    number, cancelled = asyncio.run(delayed(restored, None))
+    assert number > 10**9
+    assert cancelled == 0
 
 
 def test_a_copy_begins_another_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +20,7 @@ from hitbox.broker import admin as admin_commands
 from hitbox.broker.commands.cli import app
 from hitbox.broker.events.published_event import PublishedEvent
 from hitbox.broker.store.store import FORMAT, Store
+from hitbox.broker.upkeep import repair as repair_module
 from hitbox.broker.upkeep.repair import repair
 from hitbox.protocol.errors import StoreDamaged, StoreFailed
 from support.broker_kit import SCHEMA, Listener, item, running, sub, until
@@ -386,3 +389,59 @@ def test_a_page_that_cannot_be_read(tmp_path: Path) -> None:
     assert store.events.next() == 2001
     assert 2500 < store.deliveries.rows() < 3000
     store.close()
+
+
+def test_numbers_of_lost_events_are_not_given_again(tmp_path: Path) -> None:
+    """The disk lost the last commits of the database, but not those of the marker."""
+    folder, old = tmp_path / "data", tmp_path / "old.db"
+
+    async def publish(schema: Any) -> tuple[str, int]:
+        async with running(folder, schema) as broker:
+            return broker.store.incarnation, await broker.publish([item(qty=1)])
+
+    fill(folder)
+    shutil.copy(folder / "hitbox.db", old)
+    lost = [asyncio.run(publish(SCHEMA)) for _ in range(2)]
+    shutil.copy(old, folder / "hitbox.db")
+    with pytest.raises(StoreDamaged, match="the last ones are lost"):
+        Store(folder)
+    done = repair(folder)
+    assert any(re.search(r"the last \d+ commits are lost", note) for note in done.notes)
+    new, number = asyncio.run(publish(None))
+    assert new not in {incarnation for incarnation, _ in lost}
+    assert number > lost[-1][1]
+
+
+@pytest.mark.parametrize("step", range(8))
+def test_a_repair_that_is_interrupted_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """Wherever it stops while the new store takes the place of the old one: no start goes on with parts of both."""
+    folder, left = tmp_path / "data", [step]
+    fill(folder)
+    (folder / "beacon").unlink()
+    synced = repair_module.sync_folder
+
+    def interrupt(*_: Any) -> None:
+        left[0] -= 1
+        if left[0] == -1:
+            raise KeyboardInterrupt
+
+    def sync(path: Path) -> None:
+        if path == folder:
+            interrupt()
+        synced(path)
+        if path == folder:
+            interrupt()
+
+    monkeypatch.setattr(repair_module, "sync_folder", sync)
+    interrupted = False
+    try:
+        repair(folder)
+    except KeyboardInterrupt:
+        interrupted = True
+    monkeypatch.undo()
+    assert interrupted
+    if step < 8:
+        with pytest.raises(StoreDamaged, match="marker"):
+            Store(folder)
+        repair(folder)
+    assert asyncio.run(arrivals(folder, "bob", 40)) == list(range(1, 41))

@@ -365,6 +365,9 @@ class Store:
             jumps = [one for one in self._jumps() if one[1] > events.first]
             self.put_meta("jumps", [*jumps, (last, following)])
             events.last = following - 1
+            for name in ("delayed", "dead"):  # callers name these by their numbers, too
+                entry = self.ledger.changed_entry(name)
+                entry.last = max(following - 1, entry.last + JUMP)
             self.put_meta("incarnation", secrets.token_hex(8))
             self.put_meta("copied", False)
 

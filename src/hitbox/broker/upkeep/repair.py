@@ -28,13 +28,14 @@ from hitbox.broker.clock import time
 from hitbox.broker.events.published_event import expires_at
 from hitbox.broker.store import commit_marker
 from hitbox.broker.store.checked_table import LEDGER, Columns, Row, crc_of
+from hitbox.broker.store.commit_marker import CommitMarker
 from hitbox.broker.store.disk import Disk
 from hitbox.broker.store.recent import PendingDeliveries, read, row_of
 from hitbox.broker.store.store import TABLES, Jumps, Level, Store, check_format, meta_fault, sync_folder
 from hitbox.broker.subscribers.subscriber_record import SubscriberRecord, read_record
 from hitbox.broker.subscribers.subscriptions import SubscriptionRegistry
 from hitbox.encoding.schema import Schema
-from hitbox.errors import HitboxError
+from hitbox.errors import HitboxError, counted
 from hitbox.protocol.errors import BadRequest, BrokerError, StoreDamaged, StoreFailed, Unknown
 
 FILES = ("hitbox.db", "hitbox.db-wal", commit_marker.FILE_NAME)
@@ -105,6 +106,7 @@ def repair(folder: Path) -> Repair:
         _copy(folder, done.backup)
         try:
             rows = _read(done.backup, done)
+            _note_lost_commits(done.backup, rows, done)
         except StoreFailed:  # another format
             shutil.rmtree(done.backup)
             raise
@@ -112,15 +114,22 @@ def repair(folder: Path) -> Repair:
         if done.left_out:
             done.damaged = folder / f"damaged-{now}.json"
             _write(done.damaged, json.dumps(done.left_out, indent=1, default=_text))
-        for name in ("hitbox.db-wal", "hitbox.db-shm"):
-            (folder / name).unlink(missing_ok=True)
-        for name in (commit_marker.FILE_NAME, "hitbox.db"):
-            os.replace(draft / name, folder / name)
-        sync_folder(folder)
+        _replace(draft, folder)
         return done
     finally:
         shutil.rmtree(draft, ignore_errors=True)
         unlock()
+
+
+def _replace(draft: Path, folder: Path) -> None:
+    """The new store takes the place of the old one. Without a commit marker no broker starts, so there is none while
+    the folder holds parts of both: a repair that is interrupted here is done again."""
+    for name in (commit_marker.FILE_NAME, "hitbox.db-wal", "hitbox.db-shm"):
+        (folder / name).unlink(missing_ok=True)
+        sync_folder(folder)
+    for name in ("hitbox.db", commit_marker.FILE_NAME):
+        os.replace(draft / name, folder / name)
+        sync_folder(folder)
 
 
 def _lock(folder: Path) -> Any:
@@ -156,6 +165,22 @@ def _text(value: Any) -> str:
 
 
 # ---- reading the damaged store
+
+
+def _note_lost_commits(folder: Path, rows: dict[str, list[Row]], done: Repair) -> None:
+    path, known = folder / commit_marker.FILE_NAME, [row[1] for row in rows["ledger"] if row[0] == "commits"]
+    if not path.exists():
+        return
+    marker = CommitMarker(path, Disk())
+    try:
+        promised = marker.read() or 0
+    except StoreDamaged:
+        promised = 0
+    finally:
+        marker.close()
+    if known and promised > known[0]:
+        lost = counted(promised - known[0], "commit is", "commits are")
+        done.notes.append(f"the last {lost} lost, with events, acknowledgements and changes that were confirmed")
 
 
 def _read(folder: Path, done: Repair) -> dict[str, list[Row]]:
@@ -283,8 +308,7 @@ def _fill(folder: Path, rows: dict[str, list[Row]], done: Repair) -> None:
     jumps = msgspec.json.decode(meta["jumps"], type=Jumps) if "jumps" in meta else []
     run = _last_run(events, last, jumps)
     start = next(iter(run), last + 1)
-    if not any(row[0] == "events" for row in rows["ledger"]):
-        meta["copied"] = b"true"  # `last` is a guess: later events may have had numbers that would be given again
+    meta["copied"] = b"true"  # what is lost may have had numbers that would be given again
     passed = [(seq, when, body) for seq, when, _, body in events.values()]
     kept = {row[0]: row for row in [*passed, *rows["kept"]] if row[0] not in run}
     deliveries = list(_deliverable(_owned(rows, "deliveries", 0, known, done), kept, run, last, done))
