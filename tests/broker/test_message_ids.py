@@ -257,6 +257,21 @@ def test_the_example_of_the_documentation(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_ids_of_delayed_events_are_forgotten_like_others() -> None:
+    async def scenario() -> None:
+        ids = MessageIds(10)
+        for number in range(1, 101):
+            stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            item = PublishedEvent({"qty": 1}, id=str(number), delay_seconds=1.0)
+            ids.add([("ann", str(number))], [item.content(b"{}")], stored, True)
+            stored.set_result(number)
+            await asyncio.sleep(0)
+            ids.move(item, "ann", number)
+        assert list(ids._known["ann"]) == [str(number) for number in range(91, 101)]
+
+    asyncio.run(scenario())
+
+
 def test_the_ids_of_one_push_out_nobody_elses() -> None:
     async def scenario() -> None:
         ids = MessageIds(6)

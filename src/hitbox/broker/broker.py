@@ -591,6 +591,8 @@ class Broker:
         self.waiting_bytes += size
         self.waiting_of[principal] += count
         self.waiting_bytes_of[principal] += size
+        if not self.waiting_of[principal]:
+            del self.waiting_of[principal], self.waiting_bytes_of[principal]
 
     def release_waiting(self, count: int, size: int, principal: str = "") -> None:
         self.admit_waiting(-count, -size, principal)

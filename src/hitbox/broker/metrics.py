@@ -71,7 +71,7 @@ class _BrokerCollector(Collector):
         requests = {} if self.left_out else {outcome: watch.webhook_requests[outcome] for outcome in OUTCOMES}
         yield _counter("webhook_requests", "Requests to webhooks", "outcome", requests)
         states = Counter(mailbox.webhook_state() for mailbox in self.broker.mailboxes.values())
-        webhooks = {state: states[state] for state in WEBHOOK_STATES}
+        webhooks = {} if self.left_out else {state: states[state] for state in WEBHOOK_STATES}
         yield _gauge("webhooks", "Webhooks of subscribers", "state", webhooks)
         for name, says in [one for one in HISTOGRAMS.items() if one[0] not in self.left_out]:
             one = getattr(watch, name)

@@ -80,11 +80,12 @@ class Backlog:
 
     def problems(self) -> list[str]:
         """Who holds events that retention has passed."""
+        pinning = filter(self._pins, self._busy.values() if self._tracker.store.kept.rows() else ())
         return [
             f"subscriber {one.subscriber.name!r} holds events that retention would remove: "
             f"{counted(one.pending, 'delivery is', 'deliveries are')} pending, {one.pending_bytes:,} bytes, the oldest "
             f"for {one.oldest_seconds():,.0f} seconds. Acknowledge them, lower its limit or remove it"
-            for one in islice(filter(self._pins, self._busy.values()), NAMED)
+            for one in islice(pinning, NAMED)
         ]
 
 

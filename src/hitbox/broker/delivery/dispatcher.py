@@ -181,6 +181,7 @@ class Dispatcher:
                         takers = await self.registry.in_thread(self.registry.takers_of_unmatched, a.event, mine)
                     for one in takers:
                         self._add(a, one, [], level, mine, now)
+                    await self._give_turn_in_time()
             if level.deliveries:
                 yield level
 

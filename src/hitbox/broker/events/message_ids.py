@@ -78,6 +78,7 @@ class MessageIds:
         if key is not None and known is not None:
             known.number, known.moved = number, True
             self._remember(key, known)
+            self._forget(key[0])
 
     def cancel(self, item: PublishedEvent, principal: str) -> None:
         """A delayed event was deleted: its id may be used again."""

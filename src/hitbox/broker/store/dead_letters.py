@@ -50,12 +50,15 @@ class DeadLetters:
         if self._table.rows() <= most_of_principal:
             return  # no principal has more
         counts = next((some for some in self._by_owner(self.counts) if subscriber in some), {})
-        over = sum(counts.values()) - most_of_principal
-        while over > 0:
-            largest, some = max(counts, key=lambda n: (counts[n], n)), min(over, over // len(counts) + 1)
-            self._drop_oldest(largest, some)
-            counts[largest] -= some
-            over -= some
+        over, total = sum(counts.values()) - most_of_principal, 0
+        largest = sorted(counts, key=lambda n: (counts[n], n), reverse=True)
+        for rank, number in enumerate(largest, 1) if over > 0 else ():
+            total += counts[number]
+            if rank == len(largest) or total - rank * counts[largest[rank]] >= over:
+                kept, more = divmod(total - over, rank)  # all of these keep so many, and some of them one more
+                for place, one in enumerate(largest[:rank]):
+                    self._drop_oldest(one, counts[one] - kept - (place < more))
+                return
 
     def trim(self, most: int) -> int:
         """If all letters take more than `most` bytes, remove some of the oldest, of the subscriber with the most of the
