@@ -45,7 +45,7 @@ def test_numbers_follow_the_order_of_the_segments(simd: str, kind: str, compact:
     assert_equal(engine, oracle, points)
     for at in range(40):
         assert_equal(engine, oracle, points[at : at + 1])
-        assert set(engine.match_top(points[at : at + 1], 5)) <= set(oracle.match(points[at : at + 1]).numbers)
+        assert set(engine._match(points[at : at + 1], limit=5)[1]) <= set(oracle.match(points[at : at + 1]).numbers)
 
     gone = rng.permutation(np.arange(70, 3070))[:500]
     more = random_boxes(rng, 50, 4)

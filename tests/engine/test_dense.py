@@ -107,7 +107,7 @@ def test_several_tiles(simd: str) -> None:
             priority = boxes.priority[found].astype(int)
             assert (np.diff(priority) <= 0).all()
             assert [level for level, _ in engine.match_levels(points[i : i + 1])] == sorted(set(priority))[::-1]
-            top = engine.match_top(points[i : i + 1], 40)
+            top = engine._match(points[i : i + 1], limit=40)[1]
             assert set(top.tolist()) <= set(found.tolist())
             assert boxes.priority[top].tolist() == priority[:40].tolist()
         for threads in (1, 2):

@@ -185,7 +185,7 @@ def test_levels_and_top_are_prefixes_of_the_full_match(intervals: bool, kind: st
         for level, numbers in levels:
             assert sorted(numbers.tolist()) == sorted(full[priority == level].tolist())
         for limit in (0, 1, event, 10**6):
-            top = engine.match_top(point, limit)
+            top = engine._match(point, limit=limit)[1]
             assert len(top) == len(set(top.tolist())) == min(limit, len(full))
             assert set(top.tolist()) <= set(full.tolist())
             np.testing.assert_array_equal(engine.boxes(top).priority, priority[: len(top)])

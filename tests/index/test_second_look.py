@@ -16,7 +16,7 @@ import pytest
 import hitbox
 from hitbox import Index
 from hitbox.language import evaluate
-from hitbox.language.conditions.patterns import like
+from hitbox.language.conditions.patterns import Pattern as like
 from support.second_evaluator import World, parse, truth
 from support.tiers import only
 

@@ -10,7 +10,7 @@ import pytest
 
 from hitbox.language.conditions import patterns
 from hitbox.language.conditions.letters import lower, upper
-from hitbox.language.conditions.patterns import like
+from hitbox.language.conditions.patterns import Pattern as like
 
 
 def _like_by_definition(pattern: str, text: str) -> bool:

@@ -19,7 +19,8 @@ from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import Attribute, Schema
 from hitbox.errors import HitboxError
 from hitbox.language.boxes.sets import complement, intersection, union, within
-from hitbox.language.conditions.patterns import like, successor
+from hitbox.language.conditions.patterns import Pattern as like
+from hitbox.language.conditions.patterns import successor
 from hitbox.language.syntax.tree import leaves, without_not
 from hitbox.language.truth import key_interval
 from support.predicates import POOLS, SCHEMA, random_event, random_interval_event, random_predicate

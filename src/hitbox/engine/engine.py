@@ -399,10 +399,6 @@ class Engine(Matcher):
     def match(self, points: Points, threads: int = 1) -> Hits:
         return Hits(*self._match(points, threads=threads)[:2])
 
-    def match_top(self, points: Points, limit: int) -> I32:
-        """The `limit` most urgent matches of the one event in `points`."""
-        return self._match(points, limit=max(0, limit))[1]
-
     def match_event(
         self,
         plan: _kernels.EventPlan,

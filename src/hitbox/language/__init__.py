@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from hitbox.encoding.schema import Schema
 from hitbox.language.boxes.normal import Compiled, compile, derived, most_boxes, never, strings
-from hitbox.language.conditions.patterns import Pattern, like
+from hitbox.language.conditions.patterns import Pattern
 from hitbox.language.explanations.explanation import Explanation, explain
 from hitbox.language.explanations.misses import Change
 from hitbox.language.explanations.reasons import Reason
@@ -43,7 +43,6 @@ __all__ = [
     "derived",
     "evaluate",
     "explain",
-    "like",
     "most_boxes",
     "never",
     "parse",

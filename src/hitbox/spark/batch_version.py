@@ -21,8 +21,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
-from collections import OrderedDict
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -48,30 +48,22 @@ class Version:
     published: float
 
 
-_remembered: OrderedDict[tuple[str, str, int, str, int | None], Version] = OrderedDict()
-
-
 def chosen(path: str) -> Version:
     """The version of the batch that the running task belongs to."""
-    return _remembering(path, None)
+    return _version(path, None, *this_batch())
 
 
 def held(path: str, version: int) -> Version:
     """A version that the user chose. It is pinned for the batch of the running task, where pins can be written."""
     with contextlib.suppress(HitboxError, OSError):
-        return _remembering(path, version)
+        return _version(path, version, *this_batch())
     return described(path, version)
 
 
-def _remembering(path: str, version: int | None) -> Version:
-    query, batch, run = this_batch()
-    key = (path, query, batch, run, version)
-    if key not in _remembered:
-        pinned = choose(path, query, batch, version, run)
-        _remembered[key] = described(path, pinned if version is None else version)
-        while len(_remembered) > REMEMBERED:
-            _remembered.popitem(last=False)
-    return _remembered[key]
+@lru_cache(REMEMBERED)
+def _version(path: str, version: int | None, query: str, batch: int, run: str) -> Version:
+    pinned = choose(path, query, batch, version, run)
+    return described(path, pinned if version is None else version)
 
 
 def this_batch() -> tuple[str, int, str]:

@@ -222,15 +222,6 @@ def _places(text: str, c: str) -> int:
     return int.from_bytes(np.packbits(codes == ord(c), bitorder="little").tobytes(), "little")
 
 
-def like(pattern: str, escape: str | None = None) -> Pattern:
-    """A matcher for SQL's LIKE.
-
-    >>> like("10!%%", "!")("10% off"), like("a_c")("abc"), like("%.txt").prefix
-    (True, True, '')
-    """
-    return Pattern(pattern, escape)
-
-
 def successor(text: str) -> str | None:
     """The smallest text above every text that starts with `text`; None where there is none.
 
