@@ -198,7 +198,7 @@ class Dispatcher:
             if matched is None:
                 self._steps = 0
                 together = max(MOST_IN_THREAD // subscriptions, SURE_TOGETHER)
-                matched = await self.registry.in_thread(self._match_in_thread, part, together)
+                matched = await self.registry.in_thread(self._match_in_thread, part, together, MOST_MATCHES - matches)
             found += matched
             matches += _count(matched)
             took = time.monotonic() - started
@@ -231,10 +231,10 @@ class Dispatcher:
             del self.failed[failed:], self.expensive[expensive:]
             return None
 
-    def _match_in_thread(self, part: list[AcceptedEvent], together: int) -> list[dict[int, list[str]]]:
-        """{priority: ids} of each event; of the first ones only, if these have very many matches."""
+    def _match_in_thread(self, part: list[AcceptedEvent], together: int, most: int) -> list[dict[int, list[str]]]:
+        """{priority: ids} of each event; of the first ones only, if these have `most` matches or more."""
         found: list[dict[int, list[str]]] = []
-        while len(found) < len(part) and _count(found) < MOST_MATCHES:
+        while len(found) < len(part) and _count(found) < most:
             found += self._match_group(part[len(found) : len(found) + together])
         return found
 
