@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections import defaultdict
@@ -25,6 +26,13 @@ settings.register_profile(
     derandomize=bool(os.environ.get("CI")),
 )
 settings.load_profile("hitbox")
+
+
+@pytest.fixture(autouse=True)
+def _levels_of_logs() -> None:
+    """A broker that an earlier test started in this process has set them."""
+    logging.getLogger("hitbox").setLevel(logging.NOTSET)
+    logging.getLogger().setLevel(logging.WARNING)
 
 
 @pytest.fixture
