@@ -1,8 +1,8 @@
 # hitbox: `make demo` and `make test` set everything up by themselves; the second time is quick.
 PY := .venv/bin/python
 PY_SPARK_OLDEST := .venv-spark-oldest/bin/python
-CXX_SOURCES := $(wildcard src/engine/*/*.[hc]pp tests/engine/native/*.[hc]pp)
-NATIVE := CMakeLists.txt pyproject.toml $(wildcard src/engine/*/*)
+CXX_SOURCES := $(wildcard src/engine/*/*.[hc]pp research/native/*.[hc]pp tests/engine/native/*.[hc]pp)
+NATIVE := CMakeLists.txt pyproject.toml $(wildcard src/engine/*/* research/native/*)
 # an editable installation knows the packages that there were when it was made
 PACKAGES := $(wildcard src/hitbox/*/__init__.py src/hitbox/*/*/__init__.py research/*/__init__.py)
 

@@ -1,7 +1,7 @@
 """`floor`: the least that any matcher with one precomputed bitmap per attribute must do on this data.
 
 For each event it ANDs one cold bitmap of n bits per attribute that the event carries and subscriptions constrain, and
-writes the numbers of the set bits (src/engine/match/floor.hpp). It is a yardstick, not a matcher: it is given the
+writes the numbers of the set bits (native/floor.cpp). It is a yardstick, not a matcher: it is given the
 answers. Its last bitmap has exactly the bits of the event's matches, so that writing them costs what it costs a
 matcher; the others are all ones. A matcher that reads less than whole bitmaps can be quicker than the floor.
 
@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hitbox.encoding.arrays import I64, MISSING, Boxes, Hits, Points, Space
-from hitbox.engine import Engine, _kernels
+from hitbox.engine import Engine
 from hitbox.matchers import Matcher
+from research import _floor
 from research.errors import BenchError
 
 NAME = "floor"
@@ -68,7 +69,7 @@ class Floor(Matcher):
         offsets = np.zeros(len(rows) + 1, np.uint32)
         np.cumsum([len(row) for row in rows], out=offsets[1:])
         chosen = rows[0] if len(rows) == 1 else np.concatenate(rows)
-        return _kernels.floor(self.bitmaps, offsets, chosen, self.simd, counting)
+        return _floor.floor(self.bitmaps, offsets, chosen, self.simd, counting)
 
     def __len__(self) -> int:
         return self.n

@@ -17,9 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -63,60 +61,6 @@ def require(right: bool, what: str) -> None:
         raise SystemExit(f"wrong answers: {what} differs from the oracle; no figure is kept")
 
 
-STEPS = ("encode", "match", "owners", "ids")
-
-
-def profile(index: Index, events: list[Any]) -> Figures:
-    """Where the time of one `Index.match` goes: its steps, and the glue around them. Wall clock, medians of events."""
-    total = [seconds(lambda event=event: index.match(event), 1, time.perf_counter) for event in events]  # type: ignore[misc]
-    taken = (_native_steps if hasattr(_kernels, "profile_event") else _python_steps)(index, events)
-    found = {f"step {name}": float(np.median(taken[name])) for name in STEPS}
-    found["step total"] = max(float(np.median(total)), sum(found.values()))
-    return found | {"step glue": found["step total"] - sum(found[f"step {name}"] for name in STEPS)}
-
-
-def _native_steps(index: Index, events: list[Any]) -> dict[str, Any]:
-    spent: list[tuple[int, ...]] = []
-
-    def match_event(*arguments: Any) -> Any:
-        answer, steps = _kernels.profile_event(*arguments)
-        spent.append(steps)
-        return answer
-
-    with patch.object(_kernels, "match_event", match_event):
-        each(index.match, events)
-    return dict(zip(STEPS, np.array(spent).T / 1e9, strict=True))
-
-
-def _python_steps(index: Index, events: list[Any]) -> dict[str, Any]:
-    """Of versions that took these steps in Python, each in a function of its own."""
-    from hitbox.encoding import events as encoding
-    from hitbox.index.catalog import Catalog
-    from hitbox.index.resolver import Resolver
-
-    spent: dict[str, Any] = {name: [] for name in (*STEPS, "resolve")}
-    with ExitStack() as stack:
-        for owner, name, step in (
-            (encoding, "from_mapping", "encode"),
-            (Engine, "match", "match"),
-            (Resolver, "one", "resolve"),
-            (Catalog, "id_list", "ids"),
-        ):
-            stack.enter_context(patch.object(owner, name, _timed(getattr(owner, name), spent, step)))
-        each(index.match, events)
-    return spent | {"owners": np.array(spent["resolve"]) - np.array(spent["match"])}
-
-
-def _timed(call: Callable[..., Any], spent: dict[str, list[float]], step: str) -> Callable[..., Any]:
-    def timed(*arguments: Any, **options: Any) -> Any:
-        begin = time.perf_counter()
-        answer = call(*arguments, **options)
-        spent[step].append(time.perf_counter() - begin)
-        return answer
-
-    return timed
-
-
 class Small:
     """A thousand subscriptions on some floats, where calls cost more than matching."""
 
@@ -144,9 +88,6 @@ class Small:
     def match(self) -> Figures:
         some = self.events[:2000]
         return {"match": seconds(lambda: each(self.index.match, some), len(some))}
-
-    def profile(self) -> Figures:
-        return profile(self.index, self.events[:2000])
 
     def list(self) -> Figures:
         return {"list": seconds(lambda: self.index.match_batch(self.events), len(self.events))}
@@ -242,9 +183,6 @@ class Large:
 
     def match(self) -> Figures:
         return {"match": seconds(lambda: each(self.index.match, self.events[: self.few]), self.few)}
-
-    def profile(self) -> Figures:
-        return profile(self.index, self.events[: self.few])
 
     def match_array(self) -> Figures:
         if not hasattr(self.index, "match_array"):

@@ -26,10 +26,10 @@ Samples = list[float]
 QUICK = 0.003
 LARGE = ("single", "batch", "match", "match_batch", "threads", "floor")
 CASES: dict[str, tuple[tuple[str, ...], int]] = {
-    "small 3": (("match", "profile"), 1),
+    "small 3": (("match",), 1),
     "small 10": (("match", "list"), 1),
-    "w1": ((*LARGE, "profile", "match_array", "counting", "rein", "levels", "compact"), 1),
-    "w1 0.8": ((*LARGE, "profile", "match_array", "counting", "rein"), 1),
+    "w1": ((*LARGE, "match_array", "counting", "rein", "levels", "compact"), 1),
+    "w1 0.8": ((*LARGE, "match_array", "counting", "rein"), 1),
     "w1 0.8 str": (("single", "match", "match_array", "batch", "match_batch"), 1),
     "w2": (LARGE, 1),
     "w3": (LARGE, 1),
@@ -44,10 +44,6 @@ CASES: dict[str, tuple[tuple[str, ...], int]] = {
     "limit": (("limit",), 1),
 }
 """What is measured in each case, and how many times fewer rows the version before gets."""
-
-
-PROFILED = {"3 attributes, 1,000 subscriptions": "small 3", "W1 0.5": "w1", "W1 0.8, int ids": "w1 0.8"}
-STEPS = ("encode", "match", "owners", "ids", "glue", "total")
 
 
 @dataclass(frozen=True)
@@ -175,7 +171,6 @@ def run(
             samples[case] = measure(checkouts, case, measures, rounds, scales)
     return {
         "goals": [measured(goal, samples[goal.case]) for goal in GOALS],
-        "profile": _profile(samples),
         "seed": 1,
         "quick": quick,
         "rounds": rounds,
@@ -183,17 +178,6 @@ def run(
         "simd": about["now"]["simd"],
         "before": about["before"]["machine"]["commit"] if before else None,
         "samples": samples,
-    }
-
-
-def _profile(samples: dict[str, dict[str, Figures]]) -> dict[str, dict[str, dict[str, float]]]:
-    """Microseconds of the steps of one `Index.match`, by case and checkout."""
-    return {
-        what: {
-            checkout: {step: float(np.median(found[f"step {step}"])) * 1e6 for step in STEPS}
-            for checkout, found in sorted(samples[case].items())
-        }
-        for what, case in PROFILED.items()
     }
 
 
@@ -242,8 +226,6 @@ def show(record: dict[str, Any], console: Console) -> None:
     if record["quick"]:
         console.print("quick: small sizes, which show that everything runs; the figures mean nothing", style="yellow")
     console.print(_table(("what", "before", "goal", "now", "spread", "reached"), rows(record)))
-    console.print("where the time of one Index.match goes, µs", highlight=False)
-    console.print(_table(("what", "version", *STEPS), profile_rows(record)))
 
 
 def _table(names: Sequence[str], lines: list[list[str]]) -> Table:
@@ -256,24 +238,10 @@ def _table(names: Sequence[str], lines: list[list[str]]) -> Table:
 
 
 def markdown(record: dict[str, Any]) -> str:
-    """Both tables."""
+    """The table, for a page."""
     lines = ["| what | before | goal | now | spread | reached |", "| --- | --: | --: | --: | --: | --- |"]
     lines += ["| " + " | ".join(row) + " |" for row in rows(record)]
-    lines += [
-        "",
-        "| one `Index.match`, µs | version | " + " | ".join(STEPS) + " |",
-        "| --- | --- " + "| --: " * 6 + "|",
-    ]
-    lines += ["| " + " | ".join(row) + " |" for row in profile_rows(record)]
     return "\n".join(lines) + "\n"
-
-
-def profile_rows(record: dict[str, Any]) -> list[list[str]]:
-    return [
-        [what, checkout, *(_number(steps[step], "") for step in STEPS)]
-        for what, checkouts in record["profile"].items()
-        for checkout, steps in checkouts.items()
-    ]
 
 
 def rows(record: dict[str, Any]) -> list[list[str]]:

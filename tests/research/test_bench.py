@@ -263,11 +263,7 @@ def test_goals(tmp_path):
         assert (line["now"] is None) == (line["what"] in waiting), line
         assert line["reached"] is None or line["goal"] is not None
         assert line["what"] in done.stdout
-    assert len(goals.markdown(record).splitlines()) == len(goals.GOALS) + 2 + 3 + 6
-    for checkouts in record["profile"].values():
-        assert set(checkouts) == {"before", "now"}
-        for steps in checkouts.values():
-            assert sum(steps.values()) == pytest.approx(2 * steps["total"])
+    assert len(goals.markdown(record).splitlines()) == len(goals.GOALS) + 2
 
 
 SOME = ("sku = 'w'", "text REGEXP 'w[a-m]+ v', 1 KB", "zone = z AND OLD.price > NEW.price")

@@ -29,9 +29,8 @@ namespace nb = nanobind;
 using namespace hitbox;
 using namespace nb::literals;
 
-void bind_text(nb::module_& m);   // text.cpp
-void bind_floor(nb::module_& m);  // floor.cpp
-void bind_sets(nb::module_& m);   // sets.cpp
+void bind_text(nb::module_& m);  // text.cpp
+void bind_sets(nb::module_& m);  // sets.cpp
 
 namespace {
 
@@ -482,33 +481,17 @@ nb::object count(const std::vector<Segment*>& segments, const Tail& tail, Matrix
 // milliseconds until it gets it again.
 bool is_long(const SegmentSet& set) { return work_of(set) > 192; }
 
-// The steps of match_event, and how long each takes, for profiles.
-enum Step { ENCODE, MATCH, OWNERS, IDS, STEPS };
-struct StepTimes {
-  using Clock = std::chrono::steady_clock;
-  i64 nanoseconds[STEPS]{};
-  Clock::time_point last = Clock::now();
-
-  void end(Step step) {
-    Clock::time_point now = Clock::now();
-    nanoseconds[step] += std::chrono::duration_cast<std::chrono::nanoseconds>(now - last).count();
-    last = now;
-  }
-};
-struct NoTimes {
-  void end(Step) {}
-};
-
 // The ids of the subscriptions that one event matches, most urgent first, at most `limit` (-1: all). holds(event, slots)
-// decides on those that boxes leave in doubt. As a list, or as what `Ids::columns` says. `anchored` is null if no cover
-// has an anchor.
-template <class Times>
-nb::object match_in_steps(const EventPlan& plan, const std::vector<Segment*>& segments, const Tail& tail,
-                          const std::string& simd, const Owners& owners, Ids& ids, nb::handle event, i64 limit,
-                          nb::handle holds, bool as_list, Times& times, AnchoredEvent* anchored = nullptr) {
+// decides on those that boxes leave in doubt. As a list, or as what `Ids::columns` says. If some covers have
+// anchors: these are `anchors`, and `sets` is what the event brings.
+nb::object match_event(const EventPlan& plan, const std::vector<Segment*>& segments, const Tail& tail,
+                       const std::string& simd, const Owners& owners, Ids& ids, nb::handle event, i64 limit,
+                       nb::handle holds, bool as_list, const std::optional<AnchorSegments>& anchors,
+                       const std::optional<nb::list>& sets) {
+  std::optional<AnchoredEvent> anchored;
+  if (anchors && sets) anchored.emplace(*anchors, *sets);
   EventKeys keys;
   plan.encode(event, keys);
-  times.end(ENCODE);
   const MatchInput input(segments, tail);
   const SegmentSet& set = input.set;
   const Kernels* kernels = require_kernels(simd);
@@ -531,7 +514,6 @@ nb::object match_in_steps(const EventPlan& plan, const std::vector<Segment*>& se
       if (asked) kernels->match_event(set, events, 0, MatchLimits{LEVELS - 1, 0, asked}, result);
       full = result.size == asked;
       if (anchored && asked) anchored->add_to(result, full);
-      times.end(MATCH);
       if (!owners.plain) {
         owners.settle(result.numbers, nullptr, result.size, slots, doubtful);
         owners.decide({keys.low, keys.ends(), plan.attributes(), plan.free()}, false, slots, doubtful, 0);
@@ -549,38 +531,8 @@ nb::object match_in_steps(const EventPlan& plan, const std::vector<Segment*>& se
       continue;
     }
     size = std::min(size, wanted);
-    times.end(OWNERS);
-    nb::object answer = as_list ? ids.list(found, size) : ids.columns(found, size);
-    times.end(IDS);
-    return answer;
+    return as_list ? ids.list(found, size) : ids.columns(found, size);
   }
-}
-
-nb::object match_event(const EventPlan& plan, const std::vector<Segment*>& segments, const Tail& tail,
-                       const std::string& simd, const Owners& owners, Ids& ids, nb::handle event, i64 limit,
-                       nb::handle holds, bool as_list) {
-  NoTimes times;
-  return match_in_steps(plan, segments, tail, simd, owners, ids, event, limit, holds, as_list, times);
-}
-
-// The same where some covers have anchors: `sets` are what the event brings.
-nb::object match_anchored_event(const AnchorSegments& anchors, const nb::list& sets, const EventPlan& plan,
-                                const std::vector<Segment*>& segments, const Tail& tail, const std::string& simd,
-                                const Owners& owners, Ids& ids, nb::handle event, i64 limit, nb::handle holds,
-                                bool as_list) {
-  NoTimes times;
-  AnchoredEvent anchored(anchors, sets);
-  return match_in_steps(plan, segments, tail, simd, owners, ids, event, limit, holds, as_list, times, &anchored);
-}
-
-// What `match_event` returns, and the nanoseconds of each step.
-nb::tuple profile_event(const EventPlan& plan, const std::vector<Segment*>& segments, const Tail& tail,
-                        const std::string& simd, const Owners& owners, Ids& ids, nb::handle event, i64 limit,
-                        nb::handle holds, bool as_list) {
-  StepTimes times;
-  nb::object answer = match_in_steps(plan, segments, tail, simd, owners, ids, event, limit, holds, as_list, times);
-  const i64* taken = times.nanoseconds;
-  return nb::make_tuple(answer, nb::make_tuple(taken[ENCODE], taken[MATCH], taken[OWNERS], taken[IDS]));
 }
 
 }  // namespace
@@ -681,11 +633,7 @@ NB_MODULE(_kernels, m) {
         "limit"_a);
   m.def("count", &count, "segments"_a, "tail"_a, "low"_a, "high"_a, "simd"_a, "threads"_a);
   m.def("match_event", &match_event, "plan"_a, "segments"_a, "tail"_a, "simd"_a, "owners"_a, "ids"_a, "event"_a.none(),
-        "limit"_a, "holds"_a, "as_list"_a);
-  m.def("match_anchored_event", &match_anchored_event, "anchors"_a, "sets"_a, "plan"_a, "segments"_a, "tail"_a,
-        "simd"_a, "owners"_a, "ids"_a, "event"_a.none(), "limit"_a, "holds"_a, "as_list"_a);
-  m.def("profile_event", &profile_event, "plan"_a, "segments"_a, "tail"_a, "simd"_a, "owners"_a, "ids"_a,
-        "event"_a.none(), "limit"_a, "holds"_a, "as_list"_a);
+        "limit"_a, "holds"_a, "as_list"_a, "anchors"_a = nb::none(), "sets"_a = nb::none());
   m.def(
       "clear_bits",
       [](MutableVector<u64> bits, Vector<u32> positions) {
@@ -725,6 +673,5 @@ NB_MODULE(_kernels, m) {
   bind_owners(m);
   bind_locks(m);
   bind_text(m);
-  bind_floor(m);
   bind_sets(m);
 }

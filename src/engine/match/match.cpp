@@ -4,7 +4,6 @@
 
 #include "match/batch.hpp"
 #include "match/dense.hpp"
-#include "match/floor.hpp"
 #include "match/lookup.hpp"
 #include "match/pipeline.hpp"
 
@@ -145,6 +144,6 @@ void match_batch(const SegmentSet& set, const Events& events, size_t from, size_
 }  // namespace
 
 extern const Kernels HITBOX_KERNELS;
-const Kernels HITBOX_KERNELS = {HITBOX_NAME, match_event, match_batch, floor_event};
+const Kernels HITBOX_KERNELS = {HITBOX_NAME, match_event, match_batch};
 
 }  // namespace hitbox

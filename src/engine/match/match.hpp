@@ -38,9 +38,6 @@ struct Kernels {
   // memory for the expected matches of `all` events.
   void (*match_batch)(const SegmentSet&, const Events&, size_t from, size_t to, size_t all, i64* ends, Result& out,
                       InterruptCheck&);
-  // A yardstick for benchmarks: floor.hpp.
-  size_t (*floor_event)(const u64* const* bitmaps, u32 bitmap_count, size_t words, size_t event, size_t events,
-                        Result* out);
 };
 
 extern const Kernels kernels_baseline;

@@ -152,24 +152,9 @@ def match_event(
     limit: int,
     holds: Callable[[Any, list[int]], list[bool]],
     as_list: bool,
+    anchors: list[AnchorSegment] | None = None,
+    sets: list[tuple[bytes, list[Any]]] | None = None,
 ) -> Any: ...
-def match_anchored_event(
-    anchors: list[AnchorSegment],
-    sets: list[tuple[bytes, list[Any]]],
-    plan: EventPlan,
-    segments: list[Segment],
-    tail: Tail,
-    simd: str,
-    owners: Owners,
-    ids: Ids,
-    event: Any,
-    limit: int,
-    holds: Callable[[Any, list[int]], list[bool]],
-    as_list: bool,
-) -> Any: ...
-def profile_event(*arguments: Any) -> tuple[Any, tuple[int, int, int, int]]:
-    """What `match_event` returns for the same arguments, and the nanoseconds of its steps: encoding, matching, owners,
-    ids."""
 
 class AnchorSegment:
     def __init__(
@@ -214,7 +199,6 @@ def start_in_background(work: Callable[[], None]) -> None: ...
 def work_in_background() -> None: ...
 def end_background_work() -> None: ...
 def simd_levels() -> list[str]: ...
-def floor(bitmaps: NDArray[np.uint64], offsets: U32, chosen: U32, simd: str, counting: bool) -> tuple[I64, I32]: ...
 
 class Lock:
     def __init__(self) -> None: ...

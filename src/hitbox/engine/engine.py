@@ -417,9 +417,7 @@ class Engine(Matcher):
         if anchored is None:
             return _kernels.match_event(plan, kernels, tail, simd, owners, ids, event, limit, holds, as_list)
         covers, sets = anchored
-        return _kernels.match_anchored_event(
-            covers, sets, plan, kernels, tail, simd, owners, ids, event, limit, holds, as_list
-        )
+        return _kernels.match_event(plan, kernels, tail, simd, owners, ids, event, limit, holds, as_list, covers, sets)
 
     def match_levels(self, points: Points) -> Iterator[tuple[int, I32]]:
         """(priority, numbers) of the one event in `points`, a level at a time, most urgent first, as asked for.
