@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from enum import Enum
 from typing import Any
 
@@ -15,6 +16,7 @@ from hitbox import Index, Limits, Schema
 from hitbox.encoding.fitting import fitted
 from hitbox.errors import HitboxError, TableError, TooExpensive, UnknownAttribute, ValueProblem
 from hitbox.index import matching
+from hitbox.index.guarded_state import GuardedState
 from hitbox.index.sharded import Shards
 
 SCHEMA: dict[str, Any] = {
@@ -406,6 +408,42 @@ def test_the_first_ids_may_come_while_a_batch_is_matched(monkeypatch: pytest.Mon
     index = other
     matches, priorities = other.match_with_priorities(events, None, 1)
     assert (as_lists(matches), priorities.tolist()) == ([[]] * 6 + [["x"]] * 2, [4, 4])
+
+
+@pytest.mark.parametrize("on_error", ["null", "return"])
+def test_what_a_new_subscription_asks_for_may_not_fit(on_error: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interval that nobody asks for is no error in an open index. A subscription asks for it after the events are
+    sorted, or is refused, because this thread reads the index still."""
+    index, right = Index(), matching.Sorter.__call__
+    index.subscribe("y", "y > 1")
+
+    def sort(self: Any, *arguments: Any) -> Any:
+        found = right(self, *arguments)
+        with suppress(HitboxError):
+            index.subscribe("x", "x > 3")
+        return found
+
+    monkeypatch.setattr(matching.Sorter, "__call__", sort)
+    for events in ([{"x": (1, 2), "y": 2}, {"y": 3}], pa.table({"x": [{"low": 1, "high": 2}, None], "y": [2, 3]})):
+        assert as_lists(index.match_batch(events, on_error=on_error)) == [["y"], ["y"]]
+        assert as_lists(index.match_with_priorities(events, None, 1, on_error=on_error)[0]) == [["y"], ["y"]]
+
+
+def test_now_is_one_time_for_all_events_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where they are matched in parts: those of a table that fit, and the others."""
+    times: set[Any] = set()
+    monkeypatch.setattr(matching, "FIRST_CHUNK", 2)
+    monkeypatch.setattr(matching, "CHUNK", 2)
+    right = GuardedState.resolver
+    monkeypatch.setattr(GuardedState, "resolver", lambda self, now, *more: times.add(now) or right(self, now, *more))
+    index = made({"late": "at < NOW()"})
+    for events in (
+        [{"qty": 2.5 + number % 2 / 2} for number in range(6)],
+        pa.table({"qty": [2.5, 3.0, 4.0, 1.5, 2.0]}),
+    ):
+        times.clear()
+        index.match_batch(events, on_error="null")
+        assert len(times) == 1
 
 
 def test_on_error_is_a_text() -> None:

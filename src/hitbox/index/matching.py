@@ -189,6 +189,7 @@ class Matching:
         on_error: str = "raise",
         budget: MatchBudget | None = None,
         match_steps: int | None = None,
+        now: datetime | None = None,
     ) -> Found:
         if on_error != "raise":
             return self._sorted_out(events_, where, threads, on_error, match_steps)
@@ -198,7 +199,7 @@ class Matching:
         def of(slots: I32, ends: I64) -> tuple[pa.Array, NDArray[np.uint8]]:
             return self._held.catalog.ids.take(slots, ends), self._held.catalog.priority[slots]
 
-        for ends, (some, levels) in self._slots(events_, where, threads, of, budget):
+        for ends, (some, levels) in self._slots(events_, where, threads, of, budget, now):
             offsets.append(ends[1:] + offsets[-1][-1])
             ids.append(some)
             priority.append(levels)
@@ -207,7 +208,8 @@ class Matching:
     def _sorted_out(
         self, events_: Any, where: Where, threads: int, on_error: str, match_steps: int | None = None
     ) -> Found:
-        """The matches of those that fit, in slices; on_error is "null" or "return"."""
+        """The matches of those that fit, in slices; on_error is "null" or "return". A slice is sorted and matched under
+        one lock: a new subscription may ask for a value that nobody asked for, and that does not fit."""
         if isinstance(where, str):
             self._held.asked(where)  # of no event in particular
         elif where is not None:
@@ -215,17 +217,21 @@ class Matching:
         errors: dict[int, str] = {}
         found: list[Found] = []
         numbers = [np.zeros(0, np.int64)]
-        for start in range(0, max(1, len(events_)), CHUNK):
-            some = _part(events_, start, start + CHUNK)
-            asked = where if where is None or isinstance(where, str) else where[start : start + CHUNK]
+        start, size, now = 0, FIRST_CHUNK, datetime.now(UTC)
+        while start == 0 or start < len(events_):
+            some = _part(events_, start, start + size)
+            asked = where if where is None or isinstance(where, str) else where[start : start + size]
             with self._held.lock.read:
+                begun = time.perf_counter()
                 sort = Sorter(self._held.keys, self._held.encoder.one, self._held.asked, on_error)
                 parts, bad = sort(some, asked, start)
-            errors |= bad
-            for part in parts:
-                budget = MatchBudget(match_steps or self._held.limits.match_steps, partial(_note, errors, part.numbers))
-                found.append(self.with_priorities(part.events, part.where, threads, budget=budget))
-                numbers.append(part.numbers)
+                errors |= bad
+                for part in parts:
+                    note = partial(_note, errors, part.numbers)
+                    budget = MatchBudget(match_steps or self._held.limits.match_steps, note)
+                    found.append(self.with_priorities(part.events, part.where, threads, budget=budget, now=now))
+                    numbers.append(part.numbers)
+                start, size = start + size, _next_size(size, time.perf_counter() - begun)
         kind = ID_TYPES[self._held.catalog.kind]
         merged = in_order(found, np.concatenate(numbers), len(events_), kind, errors)
         return left_out(merged, sorted(errors)) if on_error == "return" else merged
@@ -237,11 +243,12 @@ class Matching:
         threads: int,
         of: Callable[[I32, I64], T],
         budget: MatchBudget | None,
+        now: datetime | None = None,
     ) -> Iterator[tuple[I64, T]]:
         """(offsets, what `of` says of the slots) slice by slice; each is made under the read lock."""
         if not isinstance(events_, pa.Table):
             events_ = list(events_)  # nobody else changes it
-        filters, now = self.filters(where, len(events_)), datetime.now(UTC)
+        filters, now = self.filters(where, len(events_)), now or datetime.now(UTC)
         encoded = _Encoded(self._held, events_)
         start, size = 0, FIRST_CHUNK
         while start == 0 or start < len(events_):
@@ -256,7 +263,7 @@ class Matching:
                 taken = time.perf_counter() - begun
             yield found
             start = end if len(points) else start + size
-            size = min(CHUNK, max(MIN_SLICE, int(len(points) * min(SLICE_SECONDS / taken, 8))))
+            size = _next_size(len(points), taken)
         self._calls = calls = self._calls + 1
         if not calls & (SAMPLED - 1) or len(events_) >= FIRST_CHUNK:
             self.recent.note_batch(events_)
@@ -300,7 +307,7 @@ class _Encoded:
             known = self._points = self._encode(start)
             taken = time.perf_counter() - begun
             self._start, self._changes = start, changes
-            self._size = min(CHUNK, max(MIN_SLICE, int(self._size * min(SLICE_SECONDS / 4 / max(taken, 1e-9), 8))))
+            self._size = _next_size(self._size, 4 * taken)
         at = start - self._start
         return known if not at and len(known) <= size else known[at : at + size]
 
@@ -316,6 +323,11 @@ def _part(events_: Any, start: int, end: int) -> Any:
     if start == 0 and end >= len(events_):
         return events_
     return events_.slice(start, end - start) if isinstance(events_, pa.Table) else events_[start:end]
+
+
+def _next_size(size: int, taken: float) -> int:
+    """How many events are the next slice, if this one took so many seconds."""
+    return min(CHUNK, max(MIN_SLICE, int(size * min(SLICE_SECONDS / max(taken, 1e-9), 8))))
 
 
 def _joined(ids: list[pa.Array]) -> pa.Array:
