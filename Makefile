@@ -6,14 +6,17 @@ NATIVE := CMakeLists.txt pyproject.toml $(wildcard src/engine/*/* research/nativ
 # an editable installation knows the packages that there were when it was made
 PACKAGES := $(wildcard src/hitbox/*/__init__.py src/hitbox/*/*/__init__.py research/*/__init__.py)
 
-.PHONY: help demo check test test-all durations test-spark-oldest lint format bench reproduce torture docs examples wheel setup lock clean
+.PHONY: help demo check test test-all durations test-spark-oldest lint format bench reproduce torture docs examples wheel setup setup-demo lock clean
 
 help:            ## what can be made
 	@grep -hE '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
 
-demo: setup      ## set up, then run the main job on Spark end to end
+demo: setup-demo ## set up what the demo needs, then run the main job on Spark end to end
 	@tools/need java
 	@$(PY) -m hitbox demo
+	@echo
+	@echo "Next: the same with your own tables (.venv/bin/hitbox build --help), a program to read and change"
+	@echo "      ($(PY) examples/price_alerts.py), or the whole tour in docs/ (make docs)."
 
 check: lint      ## after each change: format, lint, types, and the quick tests
 	HITBOX_EXAMPLES=20 $(PY) -m pytest -n 2 -m "not slow and not spark and not exhaustive"
@@ -79,30 +82,43 @@ examples: setup  ## run the programs in examples/
 wheel: setup     ## build the sdist and a manylinux wheel, check both, try the wheel in empty environments
 	@tools/check_wheel
 
-setup: .venv/installed .venv/built .venv/kernels
+# the engine is compiled while packages are fetched
+setup:
+	@$(MAKE) --no-print-directory -j2 .venv/installed .venv/built .venv/kernels
 
-.venv/installed: requirements.lock
+setup-demo:
+	@$(MAKE) --no-print-directory -j2 .venv/installed-demo .venv/built
+
+.venv/tools: requirements-demo.lock
 	@tools/need python
-	@test -x $(PY) || $$(tools/need python --print) -m venv .venv
-	@echo "installing dependencies into .venv ..."
-	@$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	@test -x $(PY) || { echo "making .venv ..."; $$(tools/need python --print) -m venv .venv; }
+	@$(PY) tools/install.py tools
 	@touch $@
 
-.venv/built: .venv/installed $(NATIVE) $(PACKAGES)
+.venv/installed-demo: .venv/tools
+	@$(PY) tools/install.py packages requirements-demo.lock
+	@touch $@
+
+.venv/installed: requirements.lock .venv/installed-demo
+	@$(PY) tools/install.py packages requirements.lock
+	@touch $@
+
+.venv/built: .venv/tools $(NATIVE) $(PACKAGES)
 	@tools/need compiler
-	@echo "building the native engine ..."
-	@$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	@$(PY) tools/install.py engine
 	@touch $@
 
 # a compiled kernel in the cache keeps the code of those that it calls, so none of them outlives a change to any
-.venv/kernels: .venv/installed $(wildcard src/hitbox/matchers/*.py)
+.venv/kernels: .venv/tools $(wildcard src/hitbox/matchers/*.py)
 	@find src -name '*.nb[ci]' -delete
 	@touch $@
 
-lock:            ## renew requirements.lock from pyproject.toml
-	@$(PY) -m pip install --quiet uv
-	@$(PY) -m uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --quiet \
-	  --no-header --no-annotate --no-emit-index-url --no-emit-find-links -o requirements.lock
+LOCK := .venv/bin/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --quiet \
+  --no-header --no-annotate --no-emit-index-url --no-emit-find-links
+
+lock: .venv/tools ## renew requirements*.lock from pyproject.toml (what they have stays, unless it no longer fits)
+	@$(LOCK) --extra dev -o requirements.lock
+	@$(LOCK) --extra demo -c requirements.lock -o requirements-demo.lock
 
 clean:           ## remove what was built
 	rm -rf .venv .venv-spark-oldest build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
