@@ -77,6 +77,7 @@ def install_tools() -> None:
 
 def install_engine() -> None:
     os.environ["PATH"] = f"{FOLDER / 'bin'}{os.pathsep}{os.environ['PATH']}"  # cmake and ninja
+    os.environ.pop("MAKEFLAGS", None)  # ninja would look for a job server there
     options = ["--disable-pip-version-check", "-v", "--no-build-isolation", "--no-deps", "-e", ROOT]
     run("native engine", [PYTHON, "-m", "pip", "install", *options])
 
