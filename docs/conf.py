@@ -46,10 +46,11 @@ def link_reports(app: Sphinx, doctree: nodes.document, docname: str) -> None:
 
 
 def copy_reports(app: Sphinx, problem: Exception | None) -> None:
-    """The pages of the report are complete as they are. They have a folder of their own: one is called symmetric.html,
-    as is a chapter."""
-    for page in () if problem else sorted(HERE.glob("reproduction/*.html")):
-        shutil.copy(page, app.outdir / "reproduction")
+    """The pages of the report are complete with the files that they share. They have a folder of their own: one is
+    called symmetric.html, as is a chapter."""
+    for file in () if problem else sorted(HERE.glob("reproduction/*")):
+        if file.suffix in (".html", ".css", ".js"):
+            shutil.copy(file, app.outdir / "reproduction")
 
 
 def setup(app: Sphinx) -> None:

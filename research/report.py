@@ -38,6 +38,7 @@ from research.report_html import (
     document,
     items,
     scroll,
+    shared,
     table,
     verdict,
 )
@@ -47,8 +48,9 @@ OVERVIEW = "report.html"
 
 
 def pages(run: Run) -> dict[str, str]:
-    """File name -> page."""
-    return {OVERVIEW: overview(run)} | {file_of(paper): paper_page(run, paper) for paper in run.papers}
+    """File name -> page, or what the pages share."""
+    own = {file_of(paper): paper_page(run, paper) for paper in run.papers}
+    return {OVERVIEW: overview(run)} | own | shared()
 
 
 def file_of(paper: Paper) -> str:

@@ -1,4 +1,4 @@
-"""Pieces of HTML that all pages of the report share."""
+"""Pieces of HTML that all pages of the report share, and the stylesheet and the script beside them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from importlib import resources
 from research import plots
 from research.rules import DIRECTION, FACTOR, FAILS, NOT_COMPARABLE, UNDECIDED
 
+STYLE, SCRIPT = "report.css", "report.js"
 SIGNS = {FACTOR: "✓", DIRECTION: "→", FAILS: "✗", UNDECIDED: "?", NOT_COMPARABLE: "–"}
 CSS = {FACTOR: "factor", DIRECTION: "direction", FAILS: "fails", UNDECIDED: "undecided", NOT_COMPARABLE: "incomparable"}
 MEANINGS = {
@@ -21,7 +22,7 @@ MEANINGS = {
 
 
 def document(heading: str, links: Iterable[tuple[str, str]], here: str, body: str) -> str:
-    """A page that needs no other file; `links`: (file, text) of all pages, `here` the file of this one."""
+    """A page that needs the files of `shared` beside it; `links`: (file, text) of all pages, `here` the file of this one."""
     entries = "".join(
         f"<li><a href='{file}'{' aria-current=page' if file == here else ''}>{escape(text)}</a></li>"
         for file, text in links
@@ -30,11 +31,16 @@ def document(heading: str, links: Iterable[tuple[str, str]], here: str, body: st
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
         f"<title>hitbox: {escape(heading)}</title><link rel='icon' href='data:,'>"
         "<meta name='viewport' content='width=device-width, initial-scale=1'>"
-        f"<style>{_asset('report.css')}{plots.style_sheet()}</style></head><body>"
+        f"<link rel='stylesheet' href='{STYLE}'></head><body>"
         "<a class='skip' href='#main'>Skip to the content</a>"
         f"<nav aria-label='Papers'><ul>{entries}</ul></nav>"
-        f"<main id='main'>{body}</main><script>{_asset('report.js')}</script></body></html>\n"
+        f"<main id='main'>{body}</main><script src='{SCRIPT}'></script></body></html>\n"
     )
+
+
+def shared() -> dict[str, str]:
+    """File name -> what all pages link to."""
+    return {STYLE: _asset(STYLE) + plots.style_sheet(), SCRIPT: _asset(SCRIPT)}
 
 
 def _asset(name: str) -> str:

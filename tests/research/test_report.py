@@ -113,10 +113,14 @@ def plain(html: str) -> str:
     return " ".join(re.sub(r"<[^>]+>", " ", html).split())
 
 
-def test_there_is_an_overview_and_a_page_per_paper_and_they_need_nothing_else(written: Written) -> None:
+def test_there_is_an_overview_and_a_page_per_paper_and_they_need_only_what_they_share(written: Written) -> None:
     assert set(written.pages) == {"report.html", "rein.html", "pri-rein.html"}
+    for name, text in report_html.shared().items():
+        assert (written.out / name).read_text() == text
+        assert not re.search(r"url\(|@import", text)
+        assert sum(page.count(f"='{name}'") for page in written.pages.values()) == len(written.pages)
     for page in written.pages.values():
-        foreign = re.findall(r"(?:src|href)='(?!#|data:|[a-z-]+\.html)[^']*'|url\(|@import", page)
+        foreign = re.findall(r"(?:src|href)='(?!#|data:|[a-z-]+\.html|report\.(?:css|js)')[^']*'|url\(|@import", page)
         assert foreign == []
         assert page.count("http") == page.count("xmlns='http://www.w3.org/2000/svg'")
         assert len(re.findall(r"<h1", page)) == 1
