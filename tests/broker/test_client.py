@@ -663,7 +663,7 @@ def test_a_closed_client_sends_nothing_more(tmp_path: Path) -> None:
             client = Client(url)
             async with broker.change_barrier.exclusive():  # nothing is stored
                 publishing = asyncio.create_task(client.publish({"qty": 1}, id="a"))
-                await until(lambda: broker.waiting)
+                await until(lambda: broker.waiting.events)
                 await client.close()
                 with pytest.raises(NoAnswer, match="may have been accepted"):
                     await publishing

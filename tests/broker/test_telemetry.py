@@ -95,7 +95,7 @@ def test_the_traceparent_of_a_request_is_delivered(tmp_path: Path) -> None:
                 arriving = aiter(ann)
                 got = [(await anext(arriving)).traceparent for _ in range(6)]
                 assert got == [parent(1), parent(2), None, parent(2), None, parent(2)]
-            bodies = [body for _, _, body in broker.store.events_from(1, 10)]
+            bodies = [body for *_, body in broker.store.events_from(1, 10)]
             assert [b"traceparent" in body for body in bodies] == [True, True, False, True, False, True]
 
     asyncio.run(scenario())

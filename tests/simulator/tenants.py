@@ -241,7 +241,7 @@ class Tenants:
             try:
                 first = await self.broker.publish([one.item for one in events], self.broker.acting_for(ALICE))
             except Overloaded:
-                waiting, hers = self.broker.waiting + count, 2 * (self.broker.waiting_of[ALICE] + count)
+                waiting, hers = self.broker.waiting.events + count, 2 * (self.broker.waiting.events_of[ALICE] + count)
                 if max(waiting, hers) <= self.broker.settings.max_waiting:
                     raise
                 return

@@ -94,7 +94,7 @@ def make_broker(path: Path, killed: bool) -> None:
         await broker.start()
         await broker.subscribe("user3", [Subscription("late", "price < 3", 9, {})], ["n4"])
         await broker.publish([PublishedEvent({"price": 1.0, "city": "c1"})] * 50)
-        while broker.waiting:
+        while broker.waiting.events:
             await asyncio.sleep(0.01)
         number = broker.registry.by_name["user1"].number
         await broker.writer.submit(

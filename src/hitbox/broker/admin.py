@@ -127,7 +127,7 @@ def events(broker: Broker, caller: Caller, first: int, limit: int) -> tuple[list
     found = Listed(limit)
     while limit > 0 and (rows := broker.store.events_from(first, min(limit, ROWS))):
         limit -= len(rows)
-        for seq, when, body in rows:
+        for seq, when, _, body in rows:
             if found.is_full():
                 return found.rows, seq
             if caller.sees_body(body):

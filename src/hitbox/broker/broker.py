@@ -37,6 +37,7 @@ from hitbox.broker.delivery.dispatcher import BATCH, AcceptedEvent, Dispatcher, 
 from hitbox.broker.delivery.expiry import ExpirySearch
 from hitbox.broker.delivery.mailbox import Connection, Mailbox
 from hitbox.broker.delivery.target_address import check_literal
+from hitbox.broker.delivery.waiting import Waiting
 from hitbox.broker.delivery.webhooks import Webhooks
 from hitbox.broker.events.cloudevents import check_context
 from hitbox.broker.events.json_text import LARGE, check_size
@@ -133,14 +134,12 @@ class Broker:
             raise
         self.statistics = Statistics()
         self.message_ids = MessageIds(self.settings.message_ids)
-        self.delayed = DelayedEvents(self)
         self._subscription_changes = SubscriptionChanges(self)
         self.webhooks = Webhooks(self)
         self.mailboxes: dict[int, Mailbox] = {}
         self._busy: dict[int, Mailbox] = {}  # those with pending deliveries, or over their limit
         self.dispatcher = Dispatcher(self.registry, self.mailboxes, self.settings.way)
-        self.waiting = self.waiting_bytes = 0
-        self.waiting_of, self.waiting_bytes_of = Counter[str](), Counter[str]()  # of each principal, of these
+        self.waiting = Waiting(self.settings)
         self._accepted: deque[AcceptedEvent] = deque()
         self._arrived: Group = []
         self._append_task: asyncio.Task[None] | None = None
@@ -181,6 +180,10 @@ class Broker:
             self.mailboxes[number] = mailbox = Mailbox(subscriber, pending.get(number, 0), self._busy)
             mailbox.dropped, mailbox.expired, mailbox.dead = losses.get(number, (0, 0, 0))
         self.writer = self._make_writer(self.store, asyncio.get_running_loop(), self._retain)
+        self.delayed = DelayedEvents(
+            self.store, self.writer, self.settings, self.directory, self.message_ids, self.change_barrier, self.waiting,
+            self.queue_stored,
+        )  # fmt: skip
         self.tracker = DeliveryTracker(self.store, self.writer, self.statistics, self.settings, self.telemetry)
         self.expiry = ExpirySearch(self.tracker, self.mailboxes)
         self.backlog = Backlog(self.tracker, self._busy)
@@ -190,10 +193,11 @@ class Broker:
         last = self.store.number_of_latest(1)
         self.message_ids.load(self._latest(self.settings.message_ids))
         self.delayed.start()
-        query = "SELECT count(*), ifnull(sum(length(body)), 0) FROM events WHERE seq > ?"
-        ((self.waiting, self.waiting_bytes),) = self.store.read(query, (self.tracker.recorded,))
-        if self.waiting:
-            await self.change_barrier.enter(self.waiting)
+        query = "SELECT count(*), sum(length(body)), principal FROM events WHERE seq > ? GROUP BY principal"
+        for waiting in self.store.read(query, (self.tracker.recorded,)):
+            self.waiting.add(*waiting)
+        if self.waiting.events:
+            await self.change_barrier.enter(self.waiting.events)
         work = (self._dispatch(last), self._housekeeping(), self._retention())
         self._tasks = [asyncio.create_task(one) for one in work]
         for task in self._tasks:
@@ -207,7 +211,7 @@ class Broker:
         """Match events that an earlier run could not match completely. The store knows which of their deliveries are
         pending already, so the mailboxes hear of the others from it."""
         dispatcher = Dispatcher(self.registry, {}, self.settings.way)
-        batch = [self._accepted_before(*row) for row in self.store.failed_events()]
+        batch = [self._accepted_before(seq, when, "", body) for seq, when, body in self.store.failed_events()]
         rows: list[Row] = []
         failed: list[int] = []
         while batch:
@@ -230,8 +234,8 @@ class Broker:
     def _latest(self, count: int) -> Iterator[tuple[int, str, bytes]]:
         """Number, principal and text of the latest stored events."""
         at = self.store.number_of_latest(count)
-        while at and (rows := self.store.published_from(at, LOADED_ROWS)):
-            yield from rows
+        while at and (rows := self.store.events_from(at, LOADED_ROWS)):
+            yield from ((seq, principal, body) for seq, _, principal, body in rows)
             at = rows[-1][0] + 1
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -249,10 +253,10 @@ class Broker:
         rows = self.store.events_from(self.tracker.recorded + 1, BATCH)
         return [self._accepted_before(*row) for row in rows]
 
-    def _accepted_before(self, seq: int, when: int, body: bytes) -> AcceptedEvent:
+    def _accepted_before(self, seq: int, when: int, principal: str, body: bytes) -> AcceptedEvent:
         """An event that an earlier run stored."""
-        item = msgspec.json.decode(body, type=PublishedEvent)
-        return AcceptedEvent(seq, item.event, item.where, body, when, 0, again=True, expires=expires_at(when, body))
+        item, expires = msgspec.json.decode(body, type=PublishedEvent), expires_at(when, body)
+        return AcceptedEvent(seq, item.event, item.where, body, when, 0, True, 0, expires, principal)
 
     async def stop(self) -> None:
         """Accept nothing more, finish what was accepted, save the index and close."""
@@ -458,11 +462,11 @@ class Broker:
         if delayed:
             self.delayed.check_accepts(len(items), principal)
         charge = self._admit(len(items), size, principal)
+        self.waiting.add(len(items), size, principal)
         if delayed:
             stored = self.delayed.accept(items, bodies, principal, charge)
-            stored.add_done_callback(partial(self._delayed_stored, bodies, time.perf_counter_ns(), charge))
+            stored.add_done_callback(partial(self._delayed_stored, bodies, principal, time.perf_counter_ns(), charge))
             return stored
-        self.admit_waiting(len(items), size, principal)
         if not self._arrived:  # the others of this turn of the event loop join the group
             asyncio.get_running_loop().call_soon(self._append_soon)
         self._arrived.append((items, bodies, accepted, caller, charge))
@@ -470,16 +474,14 @@ class Broker:
 
     def _admit(self, count: int, size: int, principal: str) -> Charge | None:
         """Raise if there is no room for more events, or the principal's quota is used up; returns what it used."""
-        s = self.settings
         if self.closing or self.failed:
             raise StoreFailed(f"the broker failed: {self.failed!r}" if self.failed else "the broker is shutting down")
-        if self.waiting + count > s.max_waiting or self.waiting_bytes + size > s.max_waiting_bytes:
+        if self.waiting.too_many(count, size):
             rate = self.statistics.history[-1]["published_per_second"] if self.statistics.history else 0.0
-            hint = min(max(self.waiting / max(rate, 1000.0), 0.05), 5.0)
-            raise Overloaded(f"{self.waiting} events wait already; try again in {hint:.2f} s", hint)
-        mine, my_bytes = self.waiting_of[principal], self.waiting_bytes_of[principal]
-        too_many = 2 * (mine + count) > s.max_waiting or 2 * (my_bytes + size) > s.max_waiting_bytes
-        if mine and too_many and principal in self.directory.principals:
+            hint = min(max(self.waiting.events / max(rate, 1000.0), 0.05), 5.0)
+            raise Overloaded(f"{self.waiting.events} events wait already; try again in {hint:.2f} s", hint)
+        if principal in self.directory.principals and self.waiting.more_than_half(principal, count, size):
+            mine = self.waiting.events_of[principal]
             raise Overloaded(f"{mine} events of {principal!r} wait already: half of what may wait is for others", 0.1)
         most = self.directory.quotas(principal).max_day_bytes
         return self.directory.usage.take(principal, size, most) if most else None
@@ -514,7 +516,7 @@ class Broker:
         self.statistics.counts["refused"] += len(items)
         if charge is not None:
             self.directory.usage.give_back(charge)
-        self.release_waiting(len(items), sum(map(len, bodies)), caller.name)
+        self.waiting.remove(len(items), sum(map(len, bodies)), caller.name)
         if not accepted.done():
             accepted.set_exception(problem)
             accepted.exception()  # the publisher may have gone
@@ -566,14 +568,16 @@ class Broker:
         for seq, (principal, body) in enumerate(events, first):
             item = msgspec.json.decode(body, type=PublishedEvent)
             self.message_ids.move(item, principal, seq)
-            self._queue(AcceptedEvent(seq, item.event, item.where, body, now, started, False, committed), item)
+            event = AcceptedEvent(seq, item.event, item.where, body, now, started, False, committed, 0, principal)
+            self._queue(event, item)
         self.statistics.counts["published"] += len(events)
         self._work.set()
 
     def _delayed_stored(
-        self, bodies: list[bytes], started: int, charge: Charge | None, stored: asyncio.Future[int]
+        self, bodies: list[bytes], principal: str, started: int, charge: Charge | None, stored: asyncio.Future[int]
     ) -> None:
         """Delayed events are durable, or cannot be stored."""
+        self.waiting.remove(len(bodies), sum(map(len, bodies)), principal)
         if stored.cancelled() or stored.exception() is not None:
             self.statistics.counts["refused"] += len(bodies)
             if charge is not None:
@@ -585,17 +589,6 @@ class Broker:
         if self.telemetry is not None:
             about = {"first_delayed": stored.result(), "events": len(bodies)}
             self.telemetry.add("hitbox.publish", started, committed, bodies, **about)
-
-    def admit_waiting(self, count: int, size: int, principal: str = "") -> None:
-        self.waiting += count
-        self.waiting_bytes += size
-        self.waiting_of[principal] += count
-        self.waiting_bytes_of[principal] += size
-        if not self.waiting_of[principal]:
-            del self.waiting_of[principal], self.waiting_bytes_of[principal]
-
-    def release_waiting(self, count: int, size: int, principal: str = "") -> None:
-        self.admit_waiting(-count, -size, principal)
 
     async def _dispatch(self, left: int) -> None:
         """Match accepted events, beginning with those up to `left`, which an earlier run accepted."""
@@ -620,7 +613,7 @@ class Broker:
                 done, batch = (batch[:count], batch[count:]) if count else (batch, [])
                 self.change_barrier.leave(len(done))
                 for a in done:
-                    self.release_waiting(1, len(a.body), a.principal)
+                    self.waiting.remove(1, len(a.body), a.principal)
 
     async def _match_first(self, batch: list[AcceptedEvent]) -> int:
         """Match and record the first events of a batch; returns how many."""
@@ -629,11 +622,8 @@ class Broker:
         batch = batch[: len(matched)]
         if self.telemetry is not None:
             bodies, ended = [a.body for a in batch], time.perf_counter_ns()
-            about = {
-                "first": batch[0].seq,
-                "events": len(batch),
-                "matches": sum(one.total() for one in matched.values()),
-            }
+            matches = sum(one.total() for one in matched.values())
+            about = {"first": batch[0].seq, "events": len(batch), "matches": matches}
             self.telemetry.add("hitbox.match", started, ended, bodies, **about)
         self.statistics.match_time.observe(self.dispatcher.match_seconds / len(batch), len(batch))
         self.statistics.counts["errors"] += len(self.dispatcher.failed)
@@ -661,7 +651,7 @@ class Broker:
 
     def caught_up(self) -> bool:
         """Whether all accepted events are matched and their deliveries are stored."""
-        return not self.waiting and not self._ahead
+        return not self.waiting.events and not self._ahead
 
     def _track_record(self, done: asyncio.Future[None], rows: int) -> None:
         self._ahead[done] = rows
@@ -711,12 +701,8 @@ class Broker:
             if subscriber.ephemeral:
                 raise Conflict(f"{name!r} is an ephemeral subscriber")
             wanted = check_options(options or subscriber.options, False)
-            row = (
-                subscriber.number,
-                name,
-                record_of(wanted, subscriber.webhook, subscriber.paused, clock.seconds()),
-                owner,
-            )
+            record = record_of(wanted, subscriber.webhook, subscriber.paused, clock.seconds())
+            row = (subscriber.number, name, record, owner)
             drops = wanted.policy == "drop_oldest" and wanted != subscriber.options and name in self.registry.by_name
             await self._store_subscriber(row, drops)
             subscriber.options, subscriber.owner = wanted, owner or subscriber.owner
@@ -869,10 +855,8 @@ class Broker:
             await self.registry.in_thread(self.registry.clear, subscriber)
             if subscriber.ephemeral:
                 return
-            number, name = subscriber.number, subscriber.name
-            stored = self.writer.submit(
-                lambda: self.store.remove_subscriber(number, name), mandatory=True, frees_space=True
-            )
+            remove = partial(self.store.remove_subscriber, subscriber.number, subscriber.name)
+            stored = self.writer.submit(remove, mandatory=True, frees_space=True)
         await stored
 
     def _is_unused(self, subscriber: Subscriber) -> bool:
@@ -993,7 +977,8 @@ class Broker:
                     self.statistics.counts["errors"] += 1
                     log.exception("housekeeping of subscriber %r failed", mailbox.subscriber.name)
             clock.step()
-            self.delayed.step()
+            if not self.closing:
+                self.delayed.step()
             self.expiry.step()
             if self.store.recent.overdue() and not self.writer.full and self._settling.done():
                 self._settling = self.writer.submit(self.store.settle_overdue)
@@ -1090,7 +1075,7 @@ class Broker:
             "suspended": len(self.registry.suspensions), "subscribers": len(self.registry.by_name),
             "connections": sum(map(Mailbox.connection_count, self.mailboxes.values())), "pending": self._pending(),
             "oldest_pending_seconds": round(self.backlog.oldest_seconds(), 1), "kept": self.store.kept.rows(),
-            "waiting": self.waiting, "waiting_delayed": self.store.delayed.rows(),
+            "waiting": self.waiting.events, "waiting_delayed": self.store.delayed.rows(),
             "last": self.store.events.next() - 1, "first": self.store.events.first(),
             "dead_letters": self.store.dead.rows(), "store_full": self.writer.full,
             "clock_ahead_seconds": round(clock.ahead(), 3), "problems": len(problems), "set_aside": problems[:100],

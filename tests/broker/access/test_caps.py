@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from hitbox.broker.settings import Options
 from hitbox.broker.store.dead_letters import LETTER_BYTES
 from hitbox.broker.store.store import Store
 from hitbox.protocol.errors import Overloaded
-from support.broker_kit import held_up, item, running, sub, until
+from support.broker_kit import SCHEMA, held_up, item, running, sub, until
 
 LATER = PublishedEvent({"qty": 1}, delay_seconds=3600)
 
@@ -135,8 +136,53 @@ def test_half_of_what_may_wait_is_for_others(tmp_path: Path) -> None:
                     publish("bob", 1)
             await asyncio.gather(*waiting)
             await until(broker.caught_up)
-            assert (broker.waiting_of.total(), broker.waiting_bytes_of.total()) == (0, 0)
+            assert (broker.waiting.events_of.total(), broker.waiting.bytes_of.total()) == (0, 0)
             await publish("ann", 15)  # a batch that waits alone may be larger
+
+    asyncio.run(scenario())
+
+
+def test_delayed_events_that_are_due_leave_others_their_half(tmp_path: Path, later: Callable[[float], None]) -> None:
+    """Ann's 20 are due first. They are moved up to her half, of the number and of the bytes, and bob's come by."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, max_waiting=20, max_waiting_bytes=10_000) as broker:
+            with_principals(broker)
+
+            def publish(name: str, items: list[PublishedEvent]) -> asyncio.Future[int]:
+                return broker._accept(items, broker.check(items), broker.acting_for(name))
+
+            large = PublishedEvent({"city": "x" * 900}, delay_seconds=50)
+            for _ in range(2):
+                await publish("ann", [large] * 10)
+            await publish("bob", [LATER] * 5)
+            assert broker.waiting.events == 0, "they wait for their time"
+            async with held_up(broker):
+                later(3601)
+                await until(lambda: set(broker.waiting.events_of) == {"ann", "bob"})
+                assert broker.waiting.events_of == {"ann": 5, "bob": 5}
+                assert broker.waiting.bytes_of["ann"] <= 5_000
+                mine = publish("bob", [item(qty=1)] * 2)
+            await mine
+            await until(lambda: broker.store.delayed.rows() == 0)
+            await until(broker.caught_up)
+            assert (broker.waiting.events, broker.waiting.bytes, broker.waiting.events_of) == (0, 0, {})
+
+    asyncio.run(scenario())
+
+
+def test_events_of_an_earlier_run_wait_for_who_published_them(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    with store.transaction():
+        store.put_meta("schema", SCHEMA.to_json())
+        store.append([b'{"event":{"qty":1}}'] * 3, 0, ["ann", "bob", "ann"])
+    store.close()
+
+    async def scenario() -> None:
+        async with running(tmp_path, None) as broker:
+            assert broker.waiting.events_of == {"ann": 2, "bob": 1}
+            await until(broker.caught_up)
+            assert (broker.waiting.events, broker.waiting.bytes_of) == (0, {})
 
     asyncio.run(scenario())
 

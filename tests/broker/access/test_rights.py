@@ -758,7 +758,7 @@ def test_a_publish_that_waits_for_a_new_schema_is_asked_for_its_right_again(
             await asyncio.to_thread(started.wait, 60)
             ann = await stack.enter_async_context(Client(url, token))
             published = asyncio.create_task(ann.publish({"price": 15.0}))
-            await until(lambda: broker.waiting == 1)
+            await until(lambda: broker.waiting.events == 1)
             await root.put_principal("ann", ["publish"], publish=f"price < {20 if may else 10}")
             release.set()
             await changed

@@ -50,7 +50,7 @@ def test_the_unmatched_wait_on_the_disk_fail_and_are_replayed(tmp_path: Path) ->
             await broker.subscribe("ann", [sub("s", "qty > 0")])
             await broker.put_subscriber("lost", options)
             await broker.publish([item(qty=n) for n in (0, 1, -1)])
-            await until(lambda: broker.waiting == 0)
+            await until(lambda: broker.waiting.events == 0)
         async with running(tmp_path, None) as broker:
             lost = await Listener(broker, auto=False).attach("lost")
             await until(lambda: len(lost.got) == 2)

@@ -349,7 +349,7 @@ def test_requests_without_an_answer_hold_no_events(tmp_path: Path, monkeypatch: 
             for n in range(40):
                 event = {"qty": n if n % 2 else "x", "city": "x" * 1000}
                 await publisher.send(json.dumps({"type": "publish", "request": n, "items": [{"event": event}]}))
-            await until(lambda: broker.statistics.counts["published"] == 20 and broker.waiting == 0)
+            await until(lambda: broker.statistics.counts["published"] == 20 and broker.waiting.events == 0)
             await until(lambda: alive(websocket.Publish) == 0 and alive(HitboxError) == 0)
             reads.set()
             answers = [json.loads(await publisher.recv()) for _ in range(40)]

@@ -591,7 +591,7 @@ def test_large_events_are_matched_beside_the_loop(tmp_path: Path, monkeypatch: p
             await until(lambda: ann.seqs() == [1])
             for quantity in (2, 2, 3):
                 await broker.publish([item(qty=quantity)])
-                await until(lambda: broker.waiting == 0)
+                await until(lambda: broker.waiting.events == 0)
             assert threads == [True, False, True, True]
 
     try:

@@ -132,7 +132,7 @@ def test_a_payload_is_delivered_in_one_line_and_without_needless_escapes(tmp_pat
             empty = b'{"event": {"qty": 2}, "payload": null}'
             assert (await http.post("/v1/events", content=empty, headers=JSON)).status_code == 201
             assert (await anext(aiter(ann))).payload == {"a": "a", "b": [1]}
-            stored = [body for _, _, body in broker.store.events_from(1, 9)]
+            stored = [body for *_, body in broker.store.events_from(1, 9)]
             assert stored == [b'{"event":{"qty":1},"payload":{"a":"a","b":[1]}}', b'{"event":{"qty":2}}']
 
     run(scenario())

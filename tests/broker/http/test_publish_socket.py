@@ -124,9 +124,9 @@ def test_a_publisher_that_leaves(tmp_path: Path) -> None:
                 await until(lambda: broker.statistics.counts["published"] > 2 * MOST_UNANSWERED)
                 task.cancel()
                 socket.transport.abort()
-            await until(lambda: broker.waiting == 0 and ann.mailbox.pending == 0)
+            await until(lambda: broker.waiting.events == 0 and ann.mailbox.pending == 0)
             await asyncio.sleep(0.2)
-            assert broker.waiting == 0
+            assert broker.waiting.events == 0
             count = broker.store.events.next() - 1
             assert count == broker.statistics.counts["published"] < 100_000
             assert ann.seqs() == list(range(1, count + 1))
@@ -251,14 +251,14 @@ def test_a_lost_answer_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             monkeypatch.setattr(broker.change_barrier, "is_open", gate.is_set)
             monkeypatch.setattr(broker.change_barrier, "opened", gate.wait)
             calls = [asyncio.create_task(client.publish({"qty": n})) for n in (2, 3)]
-            await until(lambda: broker.waiting == 2)
+            await until(lambda: broker.waiting.events == 2)
             assert client._publishing._socket is not None
             client._publishing._socket.transport.abort()
             for result in await asyncio.gather(*calls, return_exceptions=True):
                 assert isinstance(result, StoreFailed)
                 assert "may have been accepted" in str(result)
             gate.set()
-            await until(lambda: broker.waiting == 0)
+            await until(lambda: broker.waiting.events == 0)
             assert await client.publish({"qty": 4}) == 4
 
     run(scenario())

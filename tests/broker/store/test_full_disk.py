@@ -55,7 +55,7 @@ async def publish_until_refused(broker: Broker, batch: list[PublishedEvent]) -> 
     last = 0
     with contextlib.suppress(StoreFull):
         while True:
-            await until(lambda: broker.waiting == 0, 60)
+            await until(lambda: broker.waiting.events == 0, 60)
             last = await broker.publish(batch) + len(batch) - 1
     return last
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
 
 import msgspec
 
@@ -22,6 +22,7 @@ from hitbox.broker.access.directory import Directory
 from hitbox.broker.access.usage import Charge, store_charges
 from hitbox.broker.clock import clock, time
 from hitbox.broker.delivery.change_barrier import ChangeBarrier
+from hitbox.broker.delivery.waiting import Waiting
 from hitbox.broker.events.message_ids import MessageIds
 from hitbox.broker.events.published_event import PublishedEvent
 from hitbox.broker.settings import Settings
@@ -38,11 +39,14 @@ ROWS = 1_000
 PAUSE_SECONDS = 1.0
 """After a failure of the store, until the next attempt."""
 NEVER = 2**62
+Due = tuple[int, str, int]
+"""Number, principal, and bytes."""
 log = logging.getLogger("hitbox.broker")
 
 
-class Acceptor(Protocol):
-    """The part of the broker that takes the events when they are due."""
+@dataclass(slots=True)
+class DelayedEvents:
+    """Those that wait in the store. `queue_stored` takes the events that they become."""
 
     store: Store
     writer: Writer
@@ -50,31 +54,22 @@ class Acceptor(Protocol):
     directory: Directory
     message_ids: MessageIds
     change_barrier: ChangeBarrier
-    waiting: int
-    closing: bool
-
-    def admit_waiting(self, count: int, size: int) -> None: ...
-
-    def release_waiting(self, count: int, size: int) -> None: ...
-
-    def queue_stored(self, first: int, events: Sequence[tuple[str, bytes]], now: int, started: int) -> None: ...
-
-
-class DelayedEvents:
-    def __init__(self, broker: Acceptor):
-        self._broker = broker
-        self._next = NEVER  # when the first one is due that is known of; microseconds since 1970
-        self._not_before = 0.0
-        self._arriving = 0
-        self._arriving_of: Counter[str] = Counter()
-        self._unchanged = False  # none are accepted for a moment
-        self._moving: asyncio.Task[None] | None = None
+    waiting: Waiting
+    queue_stored: Callable[[int, Sequence[tuple[str, bytes]], int, int], None]
+    _next: int = NEVER
+    """When the first one is due that is known of; microseconds since 1970."""
+    _not_before: float = 0.0
+    _arriving: Counter[str] = field(default_factory=Counter)
+    """How many of each principal are being stored."""
+    _unchanged: bool = False
+    """None are accepted for a moment."""
+    _moving: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Read what an earlier run accepted."""
-        store, after = self._broker.store, 0
-        while rows := store.delayed_from(after + 1, ROWS):
-            self._broker.message_ids.load_delayed((number, principal, body) for number, _, principal, body in rows)
+        after = 0
+        while rows := self.store.delayed_from(after + 1, ROWS):
+            self.message_ids.load_delayed((number, principal, body) for number, _, principal, body in rows)
             self._next = min(self._next, *(due for _, due, *_ in rows))
             after = rows[-1][0]
 
@@ -89,13 +84,13 @@ class DelayedEvents:
         """Raise if no more delayed events are accepted at the moment."""
         if self._unchanged:
             raise Overloaded("the schema is being changed, and the event is not checked yet; try again", 1)
-        most = self._broker.settings.max_delayed
-        waiting = self._broker.store.delayed.rows() + self._arriving
+        most = self.settings.max_delayed
+        waiting = self.store.delayed.rows() + self._arriving.total()
         if waiting + count > most:
             raise Overloaded(f"{waiting} delayed events wait already, and {most} are the most (max_delayed)", 60)
-        most = self._broker.settings.max_principal_delayed
-        waiting = self._broker.store.delayed_of.get(principal, 0) + self._arriving_of[principal]
-        if principal in self._broker.directory.principals and waiting + count > most:
+        most = self.settings.max_principal_delayed
+        waiting = self.store.delayed_of.get(principal, 0) + self._arriving[principal]
+        if principal in self.directory.principals and waiting + count > most:
             raise Overloaded(
                 f"{waiting} delayed events of {principal!r} wait already, and {most} are the most of one principal "
                 "(max_principal_delayed)",
@@ -110,28 +105,24 @@ class DelayedEvents:
         now = clock.now()
         delays = [int((item.delay_seconds or 0.0) * 1e6) for item in items]
         rows = [(now + delay, principal, body) for delay, body in zip(delays, bodies, strict=True)]
-        self._arriving += len(rows)
-        self._arriving_of[principal] += len(rows)
-        stored = self._broker.writer.submit(partial(_add, self._broker.store, rows, charge))
+        self._arriving[principal] += len(rows)
+        stored = self.writer.submit(partial(_add, self.store, rows, charge))
         stored.add_done_callback(partial(self._stored, len(rows), principal, now + min(delays)))
         return stored
 
     def _stored(self, count: int, principal: str, due: int, stored: asyncio.Future[int]) -> None:
-        self._arriving -= count
-        self._arriving_of[principal] -= count
-        if not self._arriving_of[principal]:
-            del self._arriving_of[principal]
+        self._arriving[principal] -= count
+        if not self._arriving[principal]:
+            del self._arriving[principal]
         if not stored.cancelled() and stored.exception() is None:
             self._next = min(self._next, due)
 
     async def cancel(self, numbers: Sequence[int]) -> int:
         """Delete events that are not due yet; returns how many there were."""
-        store = self._broker.store
-        gone: list[tuple[str, bytes]] = await self._broker.writer.submit(
-            lambda: store.cancel_delayed(numbers), mandatory=True, frees_space=True
-        )
+        cancelled = self.writer.submit(partial(self.store.cancel_delayed, numbers), mandatory=True, frees_space=True)
+        gone: list[tuple[str, bytes]] = await cancelled
         for principal, body in gone:
-            self._broker.message_ids.cancel(msgspec.json.decode(body, type=PublishedEvent), principal)
+            self.message_ids.cancel(msgspec.json.decode(body, type=PublishedEvent), principal)
         return len(gone)
 
     # ---- a change of the schema
@@ -141,16 +132,16 @@ class DelayedEvents:
         """None are accepted meanwhile, and those that were are in the store."""
         self._unchanged = True
         try:
-            await self._broker.writer.submit(lambda: None)
+            await self.writer.submit(lambda: None)
             yield
         finally:
             self._unchanged = False
 
     def check_schema(self, schema: Schema) -> None:
         """Raise Conflict if one of them does not fit a schema; in a thread."""
-        store, checker, after = self._broker.store, Index(schema), 0
+        checker, after = Index(schema), 0
         bad: list[str] = []
-        while rows := store.delayed_from(after + 1, ROWS):
+        while rows := self.store.delayed_from(after + 1, ROWS):
             for number, _, _, body in rows:
                 item = msgspec.json.decode(body, type=PublishedEvent)
                 try:
@@ -165,7 +156,7 @@ class DelayedEvents:
 
     def step(self) -> None:
         """Move what is due; called ten times per second. While the disk is full, they wait."""
-        if self._moving is not None or self._broker.closing or self._broker.writer.full or clock.in_doubt():
+        if self._moving is not None or self.writer.full or clock.in_doubt():
             return
         if clock.now() >= self._next and time.monotonic() >= self._not_before:
             self._moving = asyncio.create_task(self._move())
@@ -180,35 +171,50 @@ class DelayedEvents:
             log.warning("delayed events could not be delivered, and are tried again: %s", problem)
 
     async def _move(self) -> None:
-        broker, now = self._broker, clock.now()
-        room = min(ROWS, broker.settings.max_waiting - broker.waiting)
-        if room <= 0:
+        now = clock.now()
+        if self.waiting.too_many(1, 0):
             return
-        due = await asyncio.to_thread(broker.store.due_delayed, now, room)
-        numbers, size = [number for number, _ in due], sum(len(body) for _, body in due)
+        due = self._admit(await asyncio.to_thread(self.store.due_delayed, now, ROWS, self.waiting.with_half()))
+        numbers = [number for number, *_ in due]
         if due:
-            broker.admit_waiting(len(due), size)
-            await broker.change_barrier.enter(len(due))
-            moved = broker.writer.submit(lambda: broker.store.move_delayed(numbers, now))
-            moved.add_done_callback(partial(self._moved, len(due), size, now, time.perf_counter_ns()))
+            await self.change_barrier.enter(len(due))
+            moved = self.writer.submit(lambda: self.store.move_delayed(numbers, now))
+            moved.add_done_callback(partial(self._moved, due, now, time.perf_counter_ns()))
             await moved
         self._next = NEVER  # what is stored from here on lowers it again
-        first = await asyncio.to_thread(broker.store.first_due)
+        first = await asyncio.to_thread(self.store.first_due)
         self._next = min(self._next, NEVER if first is None else first)
 
+    def _admit(self, due: Sequence[Due]) -> list[Due]:
+        """Those for which there is room, and which leave others their half; the first ones of each principal. One that
+        waits alone may be larger."""
+        waiting, admitted, late = self.waiting, list[Due](), set[str]()
+        for row in due:
+            _, principal, size = row
+            if waiting.events and waiting.too_many(1, size):
+                break
+            if principal not in late and not waiting.more_than_half(principal, 1, size):
+                waiting.add(1, size, principal)
+                admitted.append(row)
+            else:
+                late.add(principal)
+        return admitted
+
     def _moved(
-        self, count: int, size: int, now: int, started: int, moved: asyncio.Future[tuple[int, list[tuple[str, bytes]]]]
+        self, due: Sequence[Due], now: int, started: int, moved: asyncio.Future[tuple[int, list[tuple[str, bytes]]]]
     ) -> None:
         """Called when the store is done, in the order of its commits: events are matched in the order of their
         numbers."""
-        broker = self._broker
         first, found = 0, list[tuple[str, bytes]]()
         if not moved.cancelled() and moved.exception() is None:
             first, found = moved.result()
-        broker.change_barrier.leave(count - len(found))  # the others were cancelled meanwhile, or could not be moved
-        broker.release_waiting(count - len(found), size - sum(len(body) for _, body in found))
+        self.change_barrier.leave(len(due) - len(found))  # the others were cancelled meanwhile, or could not be moved
+        for _, principal, size in due:
+            self.waiting.remove(1, size, principal)
+        for principal, body in found:
+            self.waiting.add(1, len(body), principal)
         if found:
-            broker.queue_stored(first, found, now, started)
+            self.queue_stored(first, found, now, started)
 
 
 def _add(store: Store, rows: Iterable[tuple[int, str, bytes]], charge: Charge | None) -> int:

@@ -91,7 +91,7 @@ class AcceptedEvent(msgspec.Struct, eq=False):
     expires: int = 0
     """When its time to live ends, in microseconds since 1970; 0: it has none."""
     principal: str = ""
-    """Who has it wait; nobody, if it was delayed, or comes from before a restart."""
+    """Who published it, and so has it wait."""
 
 
 @dataclass(slots=True)

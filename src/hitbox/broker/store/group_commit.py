@@ -18,10 +18,11 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import apsw
 
+from hitbox.broker.store.store import Store
 from hitbox.errors import HitboxError
 from hitbox.protocol.errors import StoreFailed, StoreFull
 
@@ -29,26 +30,6 @@ GROUP = 4096
 RETRY_SECONDS = 0.2
 REFUSED = "%s: publishing is refused until there is room"
 log = logging.getLogger("hitbox.broker")
-
-
-class TransactionalStore(Protocol):
-    """What the writer needs from a store."""
-
-    has_room: bool
-
-    def begin(self) -> None: ...
-
-    def commit(self) -> None: ...
-
-    def rollback(self) -> None: ...
-
-    def is_full(self, problem: BaseException) -> bool: ...
-
-    def release(self, all: bool = False) -> None: ...
-
-    def restore_reserve(self) -> bool: ...
-
-    def what_is_full(self) -> str: ...
 
 
 @dataclass(slots=True)
@@ -67,9 +48,7 @@ class Writer:
     `free_space` is called in a transaction while the disk is full, to delete what may be deleted.
     """
 
-    def __init__(
-        self, store: TransactionalStore, loop: asyncio.AbstractEventLoop, free_space: Callable[[], Any] | None = None
-    ):
+    def __init__(self, store: Store, loop: asyncio.AbstractEventLoop, free_space: Callable[[], Any] | None = None):
         self._store, self._loop, self._free_space = store, loop, free_space
         self._jobs: deque[Job] = deque()
         self._wake = threading.Condition()

@@ -250,7 +250,7 @@ class Store:
         self.changes, self.events, self.deliveries, self.dead = (self.tables[n] for n in list(TABLES)[3:7])
         self.principals, self.tokens, self.owners = (self.tables[n] for n in list(TABLES)[7:10])
         self.log, self.delayed, self._losses, self.kept, self.suspended = (self.tables[n] for n in list(TABLES)[10:])
-        self.db.execute("CREATE INDEX IF NOT EXISTS delayed_by_due ON delayed(due)")
+        self.db.execute("CREATE INDEX IF NOT EXISTS delayed_by_due ON delayed(due, number, principal)")
         self.db.execute("CREATE INDEX IF NOT EXISTS dead_by_subscriber ON dead(subscriber, number)")
         self.db.execute("CREATE INDEX IF NOT EXISTS deliveries_of_kept ON deliveries(seq) WHERE kept = 1")
         self.recent = RecentDeliveries(self.log)
@@ -744,9 +744,12 @@ class Store:
         entry.last += len(numbered)
         return first
 
-    def due_delayed(self, now: int, limit: int) -> list[Row]:
-        """(number, body) of those that are due, in their order; from any thread."""
-        return self.read("SELECT number, body FROM delayed WHERE due <= ? ORDER BY due, number LIMIT ?", (now, limit))
+    def due_delayed(self, now: int, limit: int, but: Sequence[str] = ()) -> list[tuple[int, str, int]]:
+        """(number, principal, bytes) of those that are due, in their order, but those of some principals; from any
+        thread."""
+        query = """SELECT number, principal, length(body) FROM delayed WHERE due <= ?
+                   AND principal NOT IN (SELECT value FROM json_each(?)) ORDER BY due, number LIMIT ?"""
+        return self.read(query, (now, msgspec.json.encode(but).decode(), limit))
 
     def first_due(self) -> int | None:
         """When the next one is due; from any thread."""
@@ -1028,12 +1031,9 @@ class Store:
         return sorted(self.read(query, (wanted,)))
 
     def events_from(self, seq: int, limit: int) -> list[Row]:
-        """(seq, time, body) of the next events, from any thread."""
-        return self.read("SELECT seq, time, body FROM events WHERE seq >= ? ORDER BY seq LIMIT ?", (seq, limit))
-
-    def published_from(self, seq: int, limit: int) -> list[Row]:
-        """(seq, principal, body) of the next events, from any thread."""
-        return self.read("SELECT seq, principal, body FROM events WHERE seq >= ? ORDER BY seq LIMIT ?", (seq, limit))
+        """(seq, time, principal, body) of the next events, from any thread."""
+        query = "SELECT seq, time, principal, body FROM events WHERE seq >= ? ORDER BY seq LIMIT ?"
+        return self.read(query, (seq, limit))
 
     def number_of_latest(self, count: int) -> int:
         """The number with which the latest `count` events begin, which may be fewer; 0: there are none."""
