@@ -22,7 +22,7 @@ MEANINGS = {
 
 
 def document(heading: str, links: Iterable[tuple[str, str]], here: str, body: str) -> str:
-    """A page that needs the files of `shared` beside it; `links`: (file, text) of all pages, `here` the file of this one."""
+    """A page, with the files of `shared` beside it; `links`: (file, text) of all pages, `here` the file of this one."""
     entries = "".join(
         f"<li><a href='{file}'{' aria-current=page' if file == here else ''}>{escape(text)}</a></li>"
         for file, text in links
