@@ -325,7 +325,7 @@ def _wants(broker: Broker, subscriber: Subscriber, own: Index, seq: int, body: b
     registry, names, highest = broker.registry, list[str](), 0
     event = item.event
     try:
-        if subscriber.owner in broker.directory.hidden_from(event):
+        if broker.directory.hides(subscriber.owner, event):
             return None
         for level, ids in sorted(registry.match_in(own, event, item.where).items(), reverse=True):
             mine = [id.partition("/")[2] for id in ids if id.startswith(f"{subscriber.name}/")]
@@ -371,7 +371,7 @@ async def _change_schema(broker: Broker, schema: Schema) -> None:
             await broker.writer.submit(keep)
             registry.adopt(schema, index)
             broker.directory.adopt(broker.directory.compile(schema))  # rights may have changed meanwhile
-        broker.check_arrived()
+        await broker.check_arrived()
 
 
 def try_event(broker: Broker, caller: Caller, item: PublishedEvent, limit: int, misses: int) -> dict[str, Any]:
@@ -411,7 +411,7 @@ def explain(broker: Broker, caller: Caller, item: PublishedEvent, id: str) -> di
     verdict: Any = _index_of(broker, id).explain(item.event, id, item.where)
     found = {"id": id, "text": str(verdict), **verdict.to_dict()}
     subscriber = broker.registry.by_name.get(name)
-    if subscriber is not None and subscriber.owner in broker.directory.hidden_from(item.event):
+    if subscriber is not None and broker.directory.hides(subscriber.owner, item.event):
         found |= {"matched": False, "text": f"the owner of {name} may not see this event; otherwise:\n{found['text']}"}
     suspension = broker.registry.suspensions.get(id)
     if suspension is not None:

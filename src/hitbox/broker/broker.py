@@ -33,7 +33,7 @@ from hitbox.broker.delivery.backlog import Backlog
 from hitbox.broker.delivery.change_barrier import ChangeBarrier
 from hitbox.broker.delivery.delayed import DelayedEvents
 from hitbox.broker.delivery.delivery import DeliveryTracker
-from hitbox.broker.delivery.dispatcher import BATCH, AcceptedEvent, Dispatcher, Row
+from hitbox.broker.delivery.dispatcher import BATCH, LOOP_STEPS, AcceptedEvent, Dispatcher, Row
 from hitbox.broker.delivery.expiry import ExpirySearch
 from hitbox.broker.delivery.mailbox import Connection, Mailbox
 from hitbox.broker.delivery.target_address import check_literal
@@ -57,6 +57,7 @@ from hitbox.broker.turns import in_turns
 from hitbox.encoding.fitting import fitted, misfit
 from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError
+from hitbox.index.match_budget import UsedUp
 from hitbox.protocol.errors import (
     BadRequest,
     Conflict,
@@ -282,6 +283,7 @@ class Broker:
         await self.writer.close()
         self.registry.end_thread()
         self.replays.end()
+        self.tracker.looks.end()
         self.store.close()
         clock.stop()
 
@@ -393,7 +395,8 @@ class Broker:
             nothing.set_result(self.store.events.next() - 1)
             return nothing
         if size <= LARGE and are_few(items):
-            return self.accept_now(items, caller)
+            with contextlib.suppress(UsedUp):
+                return self.accept_now(items, caller)
         try:
             while True:
                 predicates = self.directory.predicates
@@ -406,17 +409,18 @@ class Broker:
             raise
 
     def accept_now(self, items: Sequence[PublishedEvent], caller: Caller) -> asyncio.Future[int]:
-        """Accept a few events (`are_few`) that are not LARGE, without a turn of the event loop."""
+        """Accept a few events (`are_few`) that are not LARGE, without a turn of the event loop. Raises UsedUp if it
+        takes too long to find out whether they are allowed."""
         try:
-            return self._accept_checked(items, self._permitted(items, caller), caller)
+            return self._accept_checked(items, self._permitted(items, caller, LOOP_STEPS), caller)
         except HitboxError:
             self.statistics.counts["refused"] += len(items)
             raise
 
-    def _permitted(self, items: Sequence[PublishedEvent], caller: Caller) -> list[bytes]:
-        """The JSON texts to store, of events that the caller may publish."""
+    def _permitted(self, items: Sequence[PublishedEvent], caller: Caller, most: int | None = None) -> list[bytes]:
+        """The JSON texts to store, of events that the caller may publish. `most`: see `check_publish`."""
         caller.check(PUBLISH)
-        caller.check_publish(items)
+        caller.check_publish(items, most)
         return self.check(items)
 
     def _accept_checked(
@@ -497,18 +501,25 @@ class Broker:
         await self.change_barrier.opened()
         self._append()
 
-    def check_arrived(self) -> None:
+    async def check_arrived(self) -> None:
         """The schema has changed: what the publishers of events that wait for the end of the change may publish was
-        checked with the one before, and so were the events."""
-        group, self._arrived = self._arrived, []
-        for publish in group:
-            items, _, _, caller, _ = publish
-            try:
-                self._permitted(items, caller)
-            except HitboxError as problem:
+        checked with the one before, and so were the events. The caller holds the change barrier exclusively."""
+
+        def check(group: Group) -> Iterator[HitboxError | None]:
+            for items, _, _, caller, _ in group:
+                try:
+                    self._permitted(items, caller)
+                    yield None
+                except HitboxError as problem:
+                    yield problem
+
+        group = list(self._arrived)
+        problems = await self.registry.in_thread(lambda: list(check(group)))
+        found = list(zip(group, problems, strict=True))
+        self._arrived = [one for one, problem in found if problem is None] + self._arrived[len(group) :]
+        for publish, problem in found:
+            if problem is not None:
                 self._refuse_arrived(publish, problem)
-            else:
-                self._arrived.append(publish)
 
     def _refuse_arrived(self, publish: Publish, problem: BaseException) -> None:
         """A publish that was accepted is not stored."""

@@ -40,7 +40,7 @@ from hitbox.broker.events import changes
 from hitbox.broker.settings import check_name
 from hitbox.broker.store.group_commit import Writer
 from hitbox.broker.store.store import Store
-from hitbox.broker.subscribers.subscriptions import Subscriber, SubscriptionRegistry
+from hitbox.broker.subscribers.subscriptions import Sight, Subscriber, SubscriptionRegistry
 from hitbox.encoding.schema import Schema
 from hitbox.errors import HitboxError, TooExpensive, counted
 from hitbox.index.index import Index
@@ -76,13 +76,14 @@ def _deny(problem: TooExpensive) -> None:
 
 
 class Predicates:
-    """The predicates of all principals, for one schema. `problems`: those that do not fit it, by principal."""
+    """The predicates of all principals, for one schema. `problems`: those that do not fit. `sights`: of those that may
+    not see everything."""
 
     def __init__(self, schema: Schema, principals: Mapping[str, Principal]):
         self.schema = schema
         self.problems: dict[str, str] = {}
         self.publish, self.see = (self._index(principals, which) for which in ("publish", "see"))
-        self.limited = frozenset(name for name, one in principals.items() if one.see)
+        self.sights = {name: (schema, one.see) for name, one in principals.items() if one.see}
         self.principals = frozenset(principals)
 
     def _index(self, principals: Mapping[str, Principal], which: str) -> Index:
@@ -141,6 +142,7 @@ class Directory:
             log.warning("%s: %s; it has no rights", store.path, problem)
 
     principals: dict[str, Principal | None]
+    sights: Mapping[str, Sight]
 
     def _read(self, what: str, raw: bytes, shape: Any) -> Any:
         try:
@@ -156,7 +158,7 @@ class Directory:
         return Predicates(schema, {**known, **(changed or {})})
 
     def adopt(self, predicates: Predicates) -> None:
-        self.predicates = predicates
+        self.predicates, self.sights = predicates, predicates.sights
         self.registry.visibility = self
 
     def for_schema(self, schema: Schema) -> Predicates:
@@ -169,9 +171,9 @@ class Directory:
     def hidden_from(self, event: Mapping[str, Any], costs: MatchBudget | None = None) -> frozenset[str]:
         """The principals that may not see an event. `costs`: of the call that this is a part of."""
         predicates = self.predicates
-        if not predicates.limited:
+        if not predicates.sights:
             return frozenset()
-        return predicates.limited - predicates.names(predicates.see, event, costs=costs)
+        return frozenset(predicates.sights) - predicates.names(predicates.see, event, costs=costs)
 
     def unaware(self, owners: Iterable[str], of: Collection[Subscriber]) -> set[str]:
         """Those of the owners that may not know of any of these subscribers. One that is gone knows of all."""
@@ -193,9 +195,13 @@ class Directory:
         except HitboxError:  # an event from before a change of the schema
             return False
 
-    def may_publish(self, name: str, event: Mapping[str, Any]) -> bool:
+    def hides(self, name: str, event: Mapping[str, Any]) -> bool:
+        """Whether a principal may not see an event; empty: nobody. Those of others are not asked."""
+        return name in self.sights and not self.may_see(name, event)
+
+    def may_publish(self, name: str, event: Mapping[str, Any], costs: MatchBudget | None = None) -> bool:
         predicates = self.predicates
-        return name in predicates.names(predicates.publish, event, name)
+        return name in predicates.names(predicates.publish, event, name, costs)
 
     # ---- who asks
 

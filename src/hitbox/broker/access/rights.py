@@ -15,7 +15,8 @@ import msgspec
 
 from hitbox.broker.access.principals import ROLES, Principal, Role
 from hitbox.broker.events.published_event import PublishedEvent
-from hitbox.broker.subscribers.subscriptions import Subscriber, SubscriptionRegistry
+from hitbox.broker.subscribers.subscriptions import Sight, Subscriber, SubscriptionRegistry
+from hitbox.index.match_budget import MatchBudget
 from hitbox.protocol.errors import Forbidden
 
 
@@ -24,7 +25,10 @@ class Rights(Protocol):
 
     def rights(self, name: str, id: str | None) -> Principal: ...
 
-    def may_publish(self, name: str, event: Mapping[str, Any]) -> bool: ...
+    @property
+    def sights(self) -> Mapping[str, Sight]: ...
+
+    def may_publish(self, name: str, event: Mapping[str, Any], costs: MatchBudget | None) -> bool: ...
 
     def may_see(self, name: str, event: Mapping[str, Any]) -> bool: ...
 
@@ -163,11 +167,12 @@ class Caller:
 
     # ---- events
 
-    def check_publish(self, items: Sequence[PublishedEvent]) -> None:
-        """Raise unless the caller may publish all of these."""
-        text = self.rights().publish
+    def check_publish(self, items: Sequence[PublishedEvent], most: int | None = None) -> None:
+        """Raise unless the caller may publish all of these. `most`: UsedUp is raised if it takes more steps."""
+        text, costs = self.rights().publish, MatchBudget(0)
+        costs.in_all = most
         for at, item in enumerate(items if text else ()):
-            if not self._directory.may_publish(self.name, item.event):
+            if not self._directory.may_publish(self.name, item.event, costs):
                 which = f"; event {at} of {len(items)} is none, and none was accepted" if len(items) > 1 else ""
                 raise Forbidden(f"{self.name!r} may publish only events with {text}{which}")
 
@@ -186,6 +191,10 @@ class Caller:
 
     def sees_all(self) -> bool:
         return not self.rights().see
+
+    def sight(self) -> Sight | None:
+        """What decides which events the caller may see; None: it sees all."""
+        return self._directory.sights.get(self.name)
 
     def shown_events(self, events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """Those of the events ({"event": ..., ...}) that the caller may see."""

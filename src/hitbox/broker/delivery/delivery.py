@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from hitbox.broker.clock import clock, time
 from hitbox.broker.delivery.dispatcher import Row
 from hitbox.broker.delivery.mailbox import FRAME_COUNT, Connection, Delivery, Mailbox
+from hitbox.broker.fair_threads import FairThreads
 from hitbox.broker.settings import Options, Settings
 from hitbox.broker.stats import Statistics
 from hitbox.broker.store.group_commit import RETRY_SECONDS, Writer
@@ -79,6 +80,8 @@ class DeliveryTracker:
         self.recorded: int = store.get_meta("matched", 0)
         self.stored = self.recorded
         self.incarnation = store.incarnation
+        self.looks = FairThreads("hitbox-see", 2)
+        """Where receivers find out what they may see."""
         self._after_next_record: list[Callable[[], object]] = []
         self._acks: dict[bool, AckGroup] = {}  # those that wait for the store, by whether all are stored; more may join
         self._unstored_acks: set[AckGroup] = set()  # on a full disk a fetch may come before them

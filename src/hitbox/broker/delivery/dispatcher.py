@@ -49,7 +49,7 @@ from hitbox.broker.delivery.mailbox import Delivery, Mailbox
 from hitbox.broker.logs import without_message
 from hitbox.broker.settings import Way
 from hitbox.broker.stats import Matches
-from hitbox.broker.subscribers.subscriptions import Subscriber, SubscriptionRegistry
+from hitbox.broker.subscribers.subscriptions import Sight, Subscriber, SubscriptionRegistry
 from hitbox.broker.subscribers.suspensions import Failure, MatchCosts
 from hitbox.encoding.arrays import LEVELS
 from hitbox.index.match_budget import UsedUp
@@ -121,6 +121,8 @@ class Dispatcher:
     match_seconds: float = 0.0
     """Time that matching took in the last run."""
     _turn_ends: float = 0.0
+    _sights: Mapping[str, Sight] = field(default_factory=dict)
+    """Of the principals when the run began: the deliveries are checked, as long as there are no others."""
     _steps: int = 0
     """Of the latest call."""
 
@@ -131,6 +133,7 @@ class Dispatcher:
         self.failed, self.expensive = [], []
         self.match_seconds = 0.0
         self._turn_ends = time.monotonic() + TURN_SECONDS
+        self._sights = self.registry.visibility.sights
         matched = await self._match(batch)
         made: dict[int, dict[Subscriber, Delivery]] = {a.seq: {} for a in batch[: len(matched)]}
         levels = self._levels(list(zip(batch, matched, strict=False)), made)
@@ -306,9 +309,10 @@ class Dispatcher:
         made: dict[Subscriber, Delivery],
         now: int,
     ) -> None:
+        sights = self._sights if self._sights is self.registry.visibility.sights else {}
         delivery = made[subscriber] = Delivery(
             a.seq, level.level, names, a.time, a.body, a.again, 0, a.accepted, now, not a.again, a.committed,
-            expires=a.expires,
+            expires=a.expires, sight=sights.get(subscriber.owner),
         )  # fmt: skip
         mine = level.deliveries.get(subscriber)
         if mine is None:

@@ -32,7 +32,7 @@ from hitbox.broker.events.changes import parted
 from hitbox.broker.events.published_event import expires_at
 from hitbox.broker.settings import MOST
 from hitbox.broker.store.store import StoredDelivery
-from hitbox.broker.subscribers.subscriptions import Subscriber
+from hitbox.broker.subscribers.subscriptions import Sight, Subscriber
 from hitbox.encoding.arrays import LEVELS
 
 MEMORY_ROWS = 1_000
@@ -87,6 +87,8 @@ class Delivery(msgspec.Struct, eq=False):
     """When it was written to the connection, in nanoseconds of the clock of `accepted`."""
     expires: int = 0
     """When it is not to be sent any more, in microseconds since 1970; 0: never."""
+    sight: Sight | None = None
+    """Whoever has this sight may see it; None: that is to be found out."""
 
     def encode(self, body: bytes | None = None) -> bytes:
         """As JSON; the event's text is copied unchanged. `body`: another text to send instead."""
@@ -387,8 +389,10 @@ class Mailbox:
 
     def put_back(self, deliveries: list[Delivery]) -> None:
         """These were taken, and not sent: they return to their places, as if they had not been taken."""
-        for delivery in deliveries:
-            if self._remove_in_flight(delivery.seq) is not None:
+        for delivery in reversed(deliveries):
+            if self.subscriber.ephemeral:
+                self.pending += 1
+            if self.subscriber.ephemeral or self._remove_in_flight(delivery.seq) is not None:
                 queue = self._ready[delivery.level]
                 at = next((i for i, other in enumerate(queue) if other.seq > delivery.seq), len(queue))
                 queue.insert(at, delivery)

@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 
 from hitbox.broker.access.rights import SUBSCRIBE, Caller
+from hitbox.broker.clock import time
 from hitbox.broker.delivery.delivery import DeliveryTracker
 from hitbox.broker.delivery.mailbox import FRAME_COUNT, Delivery, Mailbox
+
+LOOK_SECONDS = 0.5
+"""That one connection takes at once of the threads that find out what may be seen."""
 
 
 class Receiver:
@@ -30,8 +34,7 @@ class Receiver:
     async def next(self, mailbox: Mailbox, most: int = FRAME_COUNT) -> list[Delivery]:
         """Wait for the deliveries to send next; an empty list if the connection was closed or replaced."""
         while deliveries := await self.tracker.next(mailbox, self, most):
-            self.check_rights(mailbox)
-            if seen := self.seen(mailbox, deliveries):
+            if (seen := await self.seen(mailbox, deliveries)) and mailbox.is_served(self):
                 return seen
         return []
 
@@ -43,14 +46,35 @@ class Receiver:
         self.caller.check(self.need)
         self.caller.receiver(mailbox.subscriber.name)
 
-    def seen(self, mailbox: Mailbox, deliveries: list[Delivery]) -> list[Delivery]:
+    async def seen(self, mailbox: Mailbox, deliveries: list[Delivery]) -> list[Delivery]:
         """Those that the caller may see now; the others are removed. Most were left out when they were matched, but
         what waited on disk, was replayed or revived may be older than the caller's rights."""
-        if self.caller.sees_all():
-            return deliveries
-        seen = [d for d in deliveries if self.caller.sees_body(d.body)]
-        if len(seen) < len(deliveries):
-            kept = {d.seq for d in seen}
-            self.tracker.acknowledge(mailbox, [d.seq for d in deliveries if d.seq not in kept])
-            self.tracker.statistics.counts["hidden"] += len(deliveries) - len(seen)
-        return seen
+        self.check_rights(mailbox)
+        hidden: set[int] = set()
+        while unsure := [d for d in self.unsure(deliveries) if d.seq not in hidden]:
+            sight = self.caller.sight()
+            found = await self.tracker.looks.run(self.caller.name, _look, self.caller, unsure)
+            self.check_rights(mailbox)
+            for d, is_seen in zip(unsure, found, strict=False) if self.caller.sight() == sight else ():
+                if is_seen:
+                    d.sight = sight
+                else:
+                    hidden.add(d.seq)
+        if hidden:
+            self.tracker.acknowledge(mailbox, list(hidden))
+            self.tracker.statistics.counts["hidden"] += len(hidden)
+        return [d for d in deliveries if d.seq not in hidden] if hidden else deliveries
+
+    def unsure(self, deliveries: list[Delivery]) -> list[Delivery]:
+        """Those of which it is not known yet whether the caller may see them."""
+        sight = self.caller.sight()
+        return [] if sight is None else [d for d in deliveries if d.sight != sight]
+
+
+def _look(caller: Caller, deliveries: list[Delivery]) -> list[bool]:
+    """Whether the caller may see each of these, or the first of them: after LOOK_SECONDS others have their turn. In a
+    thread: each may take long."""
+    found, ends = list[bool](), time.monotonic() + LOOK_SECONDS
+    while len(found) < len(deliveries) and (not found or time.monotonic() < ends):
+        found.append(caller.sees_body(deliveries[len(found)].body))
+    return found

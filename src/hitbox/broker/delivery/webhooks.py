@@ -232,14 +232,12 @@ class WebhookSession(Receiver):
 
     async def _push(self, deliveries: list[Delivery]) -> None:
         async with self.requests.turn(self.owner):
-            if self.ended.is_set():
+            if not self.ended.is_set():  # again: it may have waited for its turn
+                deliveries = await self.seen(self.mailbox, self.tracker.unexpired(self.mailbox, deliveries))
+            if self.ended.is_set() or not deliveries:
                 return  # they go to whoever is next
             if self.mailbox.subscriber.paused:
                 self.mailbox.put_back(deliveries)
-                return
-            self.check_rights(self.mailbox)  # again: it may have waited for its turn
-            deliveries = self.seen(self.mailbox, self.tracker.unexpired(self.mailbox, deliveries))
-            if not deliveries:
                 return
             seqs = [d.seq for d in deliveries]
             body = self._body(deliveries)

@@ -157,3 +157,9 @@ class RateLimiter:
             wait = min(-level / rate + 0.1, LONGEST_WAIT)
             raise Overloaded(f"{principal} publishes more than {rate:g} events per second", wait)
         self._levels[principal] = (level - count, now)
+
+    def give_back(self, principal: str, count: int) -> None:
+        """So many of them were not published."""
+        if principal in self._levels:
+            level, then = self._levels[principal]
+            self._levels[principal] = (level + count, then)

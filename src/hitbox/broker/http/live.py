@@ -82,13 +82,11 @@ class LiveStream:
         statistics = broker.statistics
         while not (broker.closing or self._ended):
             fresh, seen = statistics.events_after(seen, RECENT), statistics.event_count
-            if self._wanted is not None:
-                fresh = await self._figures.predicates.run(self.caller.name, _that_fit, self._wanted, fresh)
             try:
+                latest = await self._latest(fresh)
                 self.caller.check(self.need)
             except NotAllowed:
                 return
-            latest = self.caller.shown_events(fresh)[-LATEST:]
             counts = await self._counts([one["matches"] for one in latest])
             events = [_shown(one, count) for one, count in zip(latest, counts, strict=True)]
             line = statistics.history[-1] if statistics.history else {}
@@ -97,6 +95,19 @@ class LiveStream:
             found = {"stats": figures, "events": events, "arrived": seen}
             yield b"data: " + msgspec.json.encode(found) + b"\n\n"
             await asyncio.sleep(LIVE_SECONDS)
+
+    async def _latest(self, fresh: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The latest of the events that fit, of those that the caller may see."""
+        wanted, caller = self._wanted, self.caller
+
+        def find() -> list[dict[str, Any]]:
+            return caller.shown_events(fresh if wanted is None else _that_fit(wanted, fresh))
+
+        while (sight := caller.sight()) is not None or wanted is not None:
+            found = await self._figures.predicates.run(caller.name, find)
+            if caller.sight() == sight:
+                return found[-LATEST:]
+        return fresh[-LATEST:]
 
     async def _counts(self, matches: list[Matches]) -> list[int]:
         """How many subscriptions each of the events matched, of those that the caller may know of."""

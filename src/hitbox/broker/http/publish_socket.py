@@ -40,6 +40,7 @@ from hitbox.broker.http.websocket import (
 from hitbox.broker.logs import without_message
 from hitbox.broker.settings import Settings
 from hitbox.errors import HitboxError
+from hitbox.index.match_budget import UsedUp
 from hitbox.protocol.errors import BadRequest, StoreFailed, TooLarge
 
 MOST_UNANSWERED = 1_000
@@ -141,6 +142,9 @@ class PublishSession:
             self._accepted(message, self.broker.accept_now(message.items, self.caller))
         except HitboxError as problem:
             self._refused(message.request, problem)
+        except UsedUp:  # it is queued, and `accept` finds out in a thread
+            self.rate_limiter.give_back(self.caller.name, len(message.items))
+            return False
         except Exception as problem:
             self._ending.fail(problem)
         return True

@@ -342,7 +342,11 @@ class Session(Receiver):
             return False
         try:
             self.check_rights(mailbox)
-            if deliveries := self.seen(mailbox, self.tracker.ready(mailbox, self)):
+            deliveries = self.tracker.ready(mailbox, self)
+            if self.unsure(deliveries):
+                mailbox.put_back(deliveries)  # `_send` finds out
+                return False
+            if deliveries:
                 self._line.send_now([self._frame(mailbox, deliveries)])
                 self.tracker.sent(mailbox, deliveries)
         except Exception as problem:

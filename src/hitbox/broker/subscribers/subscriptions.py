@@ -55,6 +55,8 @@ T = TypeVar("T")
 log = logging.getLogger("hitbox.broker")
 Levels = Iterator[tuple[int, list[str]]]
 """(priority, ids) of an event."""
+Sight = tuple[Schema, str]
+"""What decides which events a principal may see: the schema and its predicate `see`."""
 
 
 class Subscription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -118,7 +120,11 @@ class Change(NamedTuple):
 
 
 class Visibility(Protocol):
-    """Says which principals may not see an event."""
+    """Says which principals may not see an event. `sights`: of those that may not see everything; another object after
+    every change of rights."""
+
+    @property
+    def sights(self) -> Mapping[str, Sight]: ...
 
     def hidden_from(self, event: Mapping[str, Any], costs: MatchCosts | None = None) -> frozenset[str]: ...
 
@@ -128,6 +134,8 @@ class Visibility(Protocol):
 
 
 class _EverythingVisible:
+    sights: Mapping[str, Sight] = {}
+
     def hidden_from(self, event: Mapping[str, Any], costs: MatchCosts | None = None) -> frozenset[str]:
         return frozenset()
 
