@@ -7,6 +7,7 @@ import random
 import shutil
 import sqlite3
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import apsw
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from hitbox import Index, Schema
+from hitbox.broker.clock import clock
 from hitbox.broker.store import checked_table, recent
 from hitbox.broker.store.checked_table import crc_of
 from hitbox.broker.store.group_commit import Writer
@@ -337,6 +339,57 @@ def test_retention_keeps_what_is_pending(tmp_path: Path) -> None:
         assert [(one.seq, one.body) for one in store.fetch(1, set(), 9)[0]] == [(4, b'{"event":{"price":3}}')]
         store.remove_subscriber(1, "ann")
     assert (store.kept.rows(), store.kept_bytes, store.pending_bytes) == (0, 0, {})
+    store.close()
+
+
+def test_events_from_the_future_do_not_stop_retention(tmp_path: Path, later: Callable[[float], None]) -> None:
+    """The clock was a year ahead for three events. They go as if they had been accepted when retention sees them."""
+    day, store = 86_400, Store(tmp_path)
+
+    def trim() -> int:
+        with store.transaction():
+            return store.trim(clock.now() - 7 * day * 10**6, 2**40).events
+
+    def append(count: int, ahead: int = 0) -> None:
+        with store.transaction():
+            seq = store.append([b'{"event":{}}'] * count, clock.now() + ahead * 10**6)
+            store.record([(1, 5, seq, "s", 0)], seq + count - 1)
+
+    with store.transaction():
+        store.put_subscriber(1, "ann", b"{}")
+    append(3, ahead=365 * day)
+    append(2)
+    assert trim() == 0
+    later(6 * day)
+    append(4)
+    assert trim() == 0
+    store.close()
+    store = Store(tmp_path)
+    with store.transaction():
+        seq, when = store.oldest_pending([1])[1]
+    assert seq == 1
+    assert 0 <= clock.now() - 6 * day * 10**6 - when < 3600 * 10**6, "its age counts from then, too"
+    later(8 * day)
+    assert trim() == 5
+    later(14 * day)
+    assert trim() == 4
+    store.close()
+
+
+def test_a_clock_that_goes_back_for_a_while_ages_nothing(tmp_path: Path, later: Callable[[float], None]) -> None:
+    """What was accepted before has its own time again when the clock is right, and does not go with the rest."""
+    store, year, week = Store(tmp_path), 365 * 86_400, 7 * 86_400 * 10**6
+    with store.transaction():
+        store.put_subscriber(1, "ann", b"{}")
+        store.append([b'{"event":{}}'] * 3, clock.now())
+        later(-year)
+        assert store.trim(clock.now() - week, 2**40).events == 0
+        store.append([b'{"event":{}}'] * 2, clock.now())
+        store.record([(1, 5, seq, "s", 0) for seq in range(1, 6)], 5)
+        later(1)
+        assert store.trim(clock.now() - week, 2**40).events == 0
+        assert store.count_older(1, clock.now() - week, 10) == 0
+        assert store.count_older(1, clock.now() + week, 10) == 5
     store.close()
 
 

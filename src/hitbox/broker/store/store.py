@@ -40,8 +40,8 @@ import os
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby, islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby, islice, takewhile
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -120,7 +120,7 @@ READABLE = f"""typeof(wanted) = 'text' AND typeof(about) = 'text'
 META_TYPES: dict[str, Any] = {
     "format": int, "incarnation": Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}\Z")], "copied": bool,
     "clock": tuple[str, int, int], "jumps": Jumps, "matched": Number, "failed": list[Number], "protected": bool,
-    "snapshot": dict[str, Number] | None, "schema": list[dict[str, Any]],
+    "ahead": tuple[Number, Number], "snapshot": dict[str, Number] | None, "schema": list[dict[str, Any]],
 }  # fmt: skip
 """Types of the values in table `meta`, by key."""
 CONTENT = (apsw.SQLITE_IOERR_SHORT_READ, apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_CORRUPTFS)
@@ -1119,11 +1119,12 @@ class Store:
         first, used = 0, self.used_bytes()
         most_in_all = min(most_in_all, self._most_on_disk())
         excess, excess_in_all = self.event_bytes + self._more_events - most_bytes, used - most_in_all
-        gone, count, limit = 0, 0, min(batch, 2 * self._span)
+        gone, count, limit, accepted = 0, 0, min(batch, 2 * self._span), self._acceptance()
         room = self.disk.space(self.folder)[1] // 2  # for the pages of these events in the log of SQLite
         query = "SELECT seq, time, length(body) FROM events WHERE seq <= ? ORDER BY seq LIMIT ?"
         for seq, when, size in self.db.execute(query, (self.get_meta("matched", 0), limit)):
-            if (when >= before and excess <= 0 and excess_in_all <= 0) or (count and room < 0):
+            if (accepted(seq, when) >= before and excess <= 0 and excess_in_all <= 0) or (count and room < 0):
+                self._note_future(seq, when)
                 break
             first, gone, count = first or seq, seq, count + 1
             excess, excess_in_all, room = excess - self._size(size), excess_in_all - size - 32, room - size - 32
@@ -1133,6 +1134,17 @@ class Store:
         self._span = max(removed, 1)
         self._more_trimmed += removed
         return Trimmed(removed, removed > 0 and (count == limit or through < gone or room < 0))
+
+    def _note_future(self, seq: int, when: int) -> None:
+        """If the time of the oldest event is in the future, remember that all there are were accepted before now."""
+        if when > clock.now() and seq > self.get_meta("ahead", (0, 0))[0]:
+            self.put_meta("ahead", (self.events.next() - 1, clock.now()))
+
+    def _acceptance(self) -> Callable[[int, int], int]:
+        """A function of the number and the time of an event: when it was accepted. A time in the future is of a clock
+        that was wrong. Then it is when retention came upon it; until that, now."""
+        (last, seen), now = self.get_meta("ahead", (0, 0)), clock.now()
+        return lambda seq, when: when if when <= now else min(seen, now) if seq <= last else now
 
     def _most_on_disk(self) -> int:
         """How large the database may be, so that the disk has room for the reserve, for the log of SQLite, and some
@@ -1202,9 +1214,10 @@ class Store:
 
     def count_older(self, subscriber: int, before: int, most: int) -> int:
         """How many of the oldest pending deliveries, `most` at most, are of events before a time."""
-        keys = self.oldest(subscriber, most)
-        times = self._events(sorted({seq for _, seq in keys}), "NULL")
-        return sum(times[seq][0] < before for _, seq in keys if seq in times)
+        seqs = [seq for _, seq in self.oldest(subscriber, most)]
+        events, accepted = self._events(sorted(set(seqs)), "NULL"), self._acceptance()
+        times = [accepted(seq, events[seq][0]) for seq in seqs if seq in events]
+        return sum(1 for _ in takewhile(lambda when: when < before, times))
 
     def oldest_pending(self, subscribers: Iterable[int]) -> dict[int, tuple[int, int]]:
         """(number, time) of the oldest event that is pending for each of the subscribers, in this transaction."""
@@ -1214,8 +1227,8 @@ class Store:
             seqs = [row[2] for row in self.recent.of(number)]
             if settled is not None or seqs:
                 oldest[number] = min(seqs if settled is None else [settled, *seqs])
-        times = self._events(sorted(set(oldest.values())), "NULL")
-        return {number: (seq, times[seq][0]) for number, seq in oldest.items() if seq in times}
+        events, accepted = self._events(sorted(set(oldest.values())), "NULL"), self._acceptance()
+        return {number: (seq, accepted(seq, events[seq][0])) for number, seq in oldest.items() if seq in events}
 
 
 _LEVELS = f"level(u) AS (VALUES {', '.join(f'({urgency})' for urgency in range(LEVELS))})"
