@@ -246,6 +246,40 @@ def test_the_code_of_a_point_is_what_it_measures(monkeypatch: pytest.MonkeyPatch
     code_hash.meaning.cache_clear()
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "same"),
+    [
+        ("def f(a):\n b = a\n return b", "def f(a):\n c = a\n return c", True),
+        ("def f(a):\n b = a\n return b", "def f(b):\n a = b\n return a", False),  # callers may name a parameter
+        ("def f(a):\n b = a\n return b", "def f(a):\n b = a\n return a", False),
+        ("def f(a):\n return [b for b in a]", "def f(a):\n return [c for c in a]", True),
+        ("def f(b):\n return [b for b in b]", "def f(b):\n return [a for a in b]", True),
+        ("def f(a):\n return [[b for b in c] for c in a]", "def f(a):\n return [[d for d in e] for e in a]", True),
+        ("def f(a):\n return [[b for b in c] for c in a]", "def f(a):\n return [[c for b in c] for c in a]", False),
+        ("x = 1\ndef f():\n return x", "y = 1\ndef f():\n return y", False),
+        ("def f():\n global x\n x = 1", "def f():\n global y\n y = 1", False),
+        ("f = lambda a: a.b", "f = lambda c: c.b", True),
+        ("f = lambda a: a.b", "f = lambda a: a.c", False),
+        ("def f(a):\n b = 1\n def g():\n  return b\n", "def f(a):\n c = 1\n def g():\n  return c\n", True),
+        ("def f(a):\n for b, c in a: yield b", "def f(a):\n for c, b in a: yield c", True),
+        ("def f(a):\n for b, c in a: yield b", "def f(a):\n for b, c in a: yield c", False),
+        ("class C:\n a = 1\n def f(self):\n  b = 1", "class C:\n b = 1\n def f(self):\n  b = 1", False),
+        ("try: pass\nexcept E as e: f(e)", "try: pass\nexcept E as d: f(d)", False),  # of a module
+        ("def f():\n try: g()\n except E as e: g(e)", "def f():\n try: g()\n except E as d: g(d)", True),
+    ],
+)
+def test_names_of_local_variables_are_not_what_is_measured(
+    monkeypatch: pytest.MonkeyPatch, before: str, after: str, same: bool
+) -> None:
+    meanings = []
+    for source in (before, after):
+        monkeypatch.setattr(code_hash, "_source", lambda name, source=source: source)
+        code_hash.meaning.cache_clear()
+        meanings.append(code_hash.meaning("any"))
+    code_hash.meaning.cache_clear()
+    assert (meanings[0] == meanings[1]) is same
+
+
 def test_an_estimate_and_its_interval_come_from_the_raw_rows() -> None:
     rows = [
         {"contestant": "rein", "seed": seed, "kind": "event", "sample": i, "x": "1", "series": "", "n": 10, "pace": 1.0}
