@@ -83,7 +83,7 @@ def test_who_takes_too_many_steps_fails_alone_and_is_suspended(
             assert broker.describe()["too_expensive"] == 3
             assert broker.describe()["suspended"] == 1
             assert broker.describe()["errors"] == 0
-            assert not broker.problems()
+            assert not list(broker.problems())
 
     with caplog.at_level(logging.WARNING, "hitbox.broker"):
         run(scenario())

@@ -150,7 +150,7 @@ class Broker:
         self._tasks: list[asyncio.Task[None]] = []
         self._saving = asyncio.Lock()
         self.replays = FairThreads("hitbox-replay", 2)
-        self.replaying: Counter[str] = Counter()  # how many replays of each principal are under way
+        self.replaying = Counter[str]()  # how many replays of each principal are under way
         self._failed_events: list[int] = []  # that could not be matched; the store knows them
         self.started = self.closing = False
         self.failed: BaseException | None = None
@@ -1046,15 +1046,20 @@ class Broker:
             self.statistics.counts["errors"] += 1
             log.exception("housekeeping failed")
 
-    def problems(self) -> list[str]:
+    def problems(self) -> Iterator[str]:
         """Everything that is wrong: parts set aside at start, events that could not be matched, failed maintenance."""
-        failed = [f"event {seq} could not be matched; tried again at the next start" for seq in self._failed_events]
-        maintenance_errors = [
-            f"the {name} could not be written: {problem}" for name, problem in self.store.maintenance_errors.items()
-        ]
-        lasting = [*self.store.problems, *self.registry.problems, *self.directory.problems]
-        wrong_time = [problem] if (problem := clock.problem()) else []
-        return [*lasting, *failed, *maintenance_errors, *wrong_time, *self.backlog.problems()]
+        yield from itertools.chain(self.store.problems, self.registry.problems, self.directory.problems)
+        yield from (f"event {seq} could not be matched; tried again at the next start" for seq in self._failed_events)
+        for name, text in self.store.maintenance_errors.items():
+            yield f"the {name} could not be written: {text}"
+        yield from filter(None, [clock.problem()])
+        yield from self.backlog.problems()
+
+    def fault(self) -> str:
+        """Why only a restart helps; empty: the broker works."""
+        if self.writer.broken is not None:
+            return self.writer.problem()
+        return "" if self.failed is None else f"the broker failed: {self.failed!r}"
 
     def health(self) -> tuple[dict[str, Any], int]:
         """For /readyz: the state of the broker, and the HTTP status for it.
@@ -1062,15 +1067,13 @@ class Broker:
         It needs no token, so it names and counts nothing of a subscriber: the log and /v1/stats do.
         """
         status, code, reason = "ok", 200, ""
-        problems = self.problems()
-        if self.writer.broken is not None or self.failed is not None:
-            status, code = "failed", 503
-            reason = self.writer.problem() if self.writer.broken is not None else f"the broker failed: {self.failed!r}"
+        if fault := self.fault():
+            status, code, reason = "failed", 503, fault
         elif self.closing:
             status, code, reason = "closing", 503, "the broker is shutting down"
         elif self.writer.full:
             status, code, reason = "full", 507, self.writer.problem()
-        elif problems:
+        elif any(self.problems()):
             status = "degraded"
             reason = "something needs attention; the log and /v1/stats have the details"
         return {"ok": code == 200, "status": status, "reason": reason, "store_full": self.writer.full}, code
@@ -1080,7 +1083,7 @@ class Broker:
 
     def describe(self) -> Mapping[str, Any]:
         """Numbers for the page, the metrics and `hitbox admin stats`."""
-        problems = self.problems()
+        problems = list(self.problems())
         return {
             "subscriptions": len(self.registry.index) + len(self.registry.ephemeral_index),
             "suspended": len(self.registry.suspensions), "subscribers": len(self.registry.by_name),

@@ -8,7 +8,20 @@ from pathlib import Path
 import httpx
 import pytest
 
+from hitbox.broker.broker import Broker
 from support.broker_kit import serving
+
+
+def test_whether_it_lives_looks_at_nothing_that_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url), httpx.AsyncClient(base_url=url) as http:
+            monkeypatch.delattr(Broker, "problems")
+            assert (await http.get("/livez")).status_code == 200
+            monkeypatch.undo()
+            broker.backlog._pins = None  # type: ignore[assignment,method-assign]  # is asked now and then, not now
+            assert (await http.get("/readyz")).json()["status"] == "ok"
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ class Backlog:
         self._tracker, self._busy = tracker, busy
         self._step: asyncio.Future[dict[int, tuple[int, int]]] | None = None
         self._left: list[int] = []
+        self._pinning: list[Mailbox] = []  # NAMED of those that hold what retention has passed
 
     def step(self) -> None:
         """Look at some more subscribers; called every second."""
@@ -65,6 +66,8 @@ class Backlog:
         for owner, mailboxes in of_owner.items():
             if owner:
                 _reduce(mailboxes, _bytes_of(mailboxes) - s.max_principal_pending_bytes)
+        busy = self._busy.values() if store.kept.rows() else ()
+        self._pinning = list(islice(filter(self._pins, busy), NAMED))
         kept = store.kept_bytes + store.deliveries.rows() * ROW_BYTES
         if s.max_store_bytes is not None and kept > s.max_store_bytes // 4 and of_owner.keys() != {""}:
             pinning = [[one for one in mailboxes if self._pins(one)] for mailboxes in of_owner.values()]
@@ -80,12 +83,11 @@ class Backlog:
 
     def problems(self) -> list[str]:
         """Who holds events that retention has passed."""
-        pinning = filter(self._pins, self._busy.values() if self._tracker.store.kept.rows() else ())
         return [
             f"subscriber {one.subscriber.name!r} holds events that retention would remove: "
             f"{counted(one.pending, 'delivery is', 'deliveries are')} pending, {one.pending_bytes:,} bytes, the oldest "
             f"for {one.oldest_seconds():,.0f} seconds. Acknowledge them, lower its limit or remove it"
-            for one in islice(pinning, NAMED)
+            for one in self._pinning
         ]
 
 

@@ -12,20 +12,18 @@ from hitbox.broker.broker import Broker
 
 def liveness(broker: Broker) -> tuple[dict[str, Any], int]:
     """Body and status of /livez: 503 if only a restart helps."""
-    state, _ = broker.health()
-    alive = state["status"] != "failed"
-    return {"ok": alive, "reason": "" if alive else state["reason"]}, 200 if alive else 503
+    fault = broker.fault()
+    return {"ok": not fault, "reason": fault}, 503 if fault else 200
 
 
 def readiness(broker: Broker) -> tuple[dict[str, Any], int]:
     """Body and status of /readyz: 200 if events can be published, and each check with its reason."""
     state, status = broker.health()
     writer = broker.writer
-    broken = f"the broker failed: {broker.failed!r}" if broker.failed is not None else ""
     faults = {
         "started": "" if broker.started else "the broker is starting",
         "open": "the broker is shutting down" if broker.closing else "",
-        "writer": writer.problem() if writer.broken is not None else broken,
+        "writer": broker.fault(),
         "room": writer.problem() if writer.full else "",
     }
     checks = {name: {"ok": not reason, "reason": reason} for name, reason in faults.items()}
