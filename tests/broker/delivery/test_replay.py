@@ -90,6 +90,24 @@ def test_a_replay_uses_the_subscriptions_of_now(tmp_path: Path, monkeypatch: pyt
     run(scenario())
 
 
+def test_subscriptions_from_before_a_change_of_the_schema_are_no_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were read for a replay; it reads them again when it notices the change."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await broker.subscribe("ann", [sub("s", "qty > 0"), sub("t", "qty > 1")])
+            rows = [("s", "gone = 1", 4, "{}"), ("t", "qty > 1", 4, "{}")]
+            with monkeypatch.context() as patch:
+                patch.setattr(broker.store, "read", lambda *_: rows)
+                own = await asyncio.to_thread(broker.registry.own_index, broker.subscriber("ann"))
+            assert list(own) == ["ann/t"]
+            assert not list(broker.problems())
+
+    run(scenario())
+
+
 def test_the_unmatched_are_those_that_nobody_wants(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as broker:
@@ -130,7 +148,7 @@ def test_long_replays_leave_the_threads_of_others_free(tmp_path: Path, monkeypat
             release.set()
             assert await asyncio.gather(*replays) == [3] * len(names)
             assert len(set(begun[:4])) == 4  # one event each, then another one's turn
-            assert broker.replaying.total() == 0
+            assert not broker.replaying
 
     try:
         run(scenario())

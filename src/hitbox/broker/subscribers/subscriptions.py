@@ -229,8 +229,9 @@ class SubscriptionRegistry:
             self._load(index, [(f"{self.by_number[n].name}/{name}", *rest) for n, name, *rest in known])
         return index
 
-    def _load(self, index: Index, rows: Sequence[tuple[str, str, int, str]]) -> None:
-        """Add rows (id, where, priority, about) to an index; those that do not fit are set aside."""
+    def _load(self, index: Index, rows: Sequence[tuple[str, str, int, str]], lasting: bool = True) -> None:
+        """Add rows (id, where, priority, about) to an index; those that do not fit are set aside. Not `lasting`: nobody
+        is told."""
         if all(row[3] == "{}" for row in rows):
             try:
                 columns = {
@@ -247,7 +248,8 @@ class SubscriptionRegistry:
             try:
                 _without_warnings(index.subscribe, id, where, priority=priority, about=stored_about(about))
             except (HitboxError, ValueError, TypeError) as problem:
-                self._set_aside(f"the subscription {id!r} does not fit and matches nothing: {problem}")
+                if lasting:
+                    self._set_aside(f"the subscription {id!r} does not fit and matches nothing: {problem}")
 
     def _replay(self, index: Index, changed: Iterable[tuple[str, str]]) -> None:
         """Update an older index: copy every (subscriber, name) that changed from the store."""
@@ -433,7 +435,7 @@ class SubscriptionRegistry:
         stored, index = self.store.read(query, (subscriber.number,)), Index(self.schema)
         rows = [(f"{subscriber.name}/{name}", *rest) for name, *rest in stored]
         if known := [row for row in rows if row[0] in self.index]:
-            self._load(index, known)
+            self._load(index, known, lasting=False)  # while the schema changes, they may not fit the one before
         return index
 
     def match_in(self, index: Index, event: Mapping[str, Any], where: str | None) -> dict[int, list[str]]:
