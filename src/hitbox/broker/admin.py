@@ -18,6 +18,7 @@ from hitbox.broker.broker import Broker
 from hitbox.broker.clock import clock, time
 from hitbox.broker.events.changes import parted
 from hitbox.broker.events.published_event import PublishedEvent, expires_at
+from hitbox.broker.fair_threads import held
 from hitbox.broker.settings import check_schema
 from hitbox.broker.store.checked_table import Row
 from hitbox.broker.subscribers.subscriptions import Subscriber
@@ -263,13 +264,10 @@ async def replay(broker: Broker, name: str, first: int) -> int:
         raise BadRequest("an ephemeral subscriber is live only; replay is for durable ones")
     if first < broker.store.events.first():
         raise Unknown(f"events before {broker.store.events.first()} are gone (retention)")
-    broker.replaying[subscriber.owner] += 1
-    try:
+    with held(broker.replaying, subscriber.owner):
         if broker.replaying[subscriber.owner] > MOST_REPLAYS:
             raise Overloaded(f"{MOST_REPLAYS} replays of one principal are under way, and more wait for these", 10)
         return await _replay(broker, subscriber, first)
-    finally:
-        broker.replaying[subscriber.owner] -= 1
 
 
 async def _replay(broker: Broker, subscriber: Subscriber, first: int) -> int:

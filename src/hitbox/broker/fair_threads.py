@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import ParamSpec, TypeVar
 
@@ -24,44 +25,65 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class Shares:
+    """Turns of each principal: so many at a time, as long as it has or awaits any. `waiting`: how many of each."""
+
+    def __init__(self) -> None:
+        self.waiting = Counter[str]()
+        self._turns: dict[str, asyncio.Semaphore] = {}
+
+    @asynccontextmanager
+    async def turn(self, principal: str, share: int) -> AsyncIterator[None]:
+        turn = self._turns.setdefault(principal, asyncio.Semaphore(share))
+        with held(self.waiting, principal):
+            try:
+                async with turn:
+                    yield
+            finally:
+                if self.waiting[principal] == 1:
+                    del self._turns[principal]
+
+
+@contextmanager
+def held(counts: Counter[str], name: str) -> Iterator[None]:
+    """Count one more of a name meanwhile. Names of which there is none are forgotten: there are always new ones."""
+    counts[name] += 1
+    try:
+        yield
+    finally:
+        counts[name] -= 1
+        if not counts[name]:
+            del counts[name]
+
+
 class FairThreads:
     """`most`: how much of one principal may run or wait; None: anything."""
 
     def __init__(self, name: str, threads: int, most: int | None = None):
         self.most = most
-        self._waiting: Counter[str] = Counter()
+        self._shares = Shares()
         self._count = threads
         self._turn = asyncio.Semaphore(threads)
-        self._turns_of: dict[str, asyncio.Semaphore] = {}
         self._threads = ThreadPoolExecutor(threads, name)
 
     @property
     def waiting(self) -> int:
         """How much is running or waiting."""
-        return self._waiting.total()
+        return self._shares.waiting.total()
 
     async def run(self, principal: str, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         """The result of `work`, for this principal. Raises Overloaded if too much of it is waiting already."""
-        if self.most is not None and self._waiting[principal] >= self.most:
-            count = self._waiting[principal]
+        count = self._shares.waiting[principal]
+        if self.most is not None and count >= self.most:
             raise Overloaded(f"{count} requests to try, explain or list events are waiting already", 1)
-        if principal not in self._turns_of:
-            share = self._count if principal == LOCAL else max(self._count // 2, 1)
-            self._turns_of[principal] = asyncio.Semaphore(share)
-        turn = self._turns_of[principal]
-        self._waiting[principal] += 1
-        try:
-            async with turn, self._turn:
-                # shielded: if the request is cancelled the thread still runs, and must count until it ends
-                running = asyncio.get_running_loop().run_in_executor(self._threads, partial(work, *args, **named))
-                try:
-                    return await asyncio.shield(running)
-                finally:
-                    await asyncio.wait([running])
-        finally:
-            self._waiting[principal] -= 1
-            if not self._waiting[principal]:
-                del self._waiting[principal], self._turns_of[principal]
+        share = self._count if principal == LOCAL else max(self._count // 2, 1)
+        async with self._shares.turn(principal, share), self._turn:
+            # shielded: if the request is cancelled the thread still runs, and must count until it ends
+            running = asyncio.get_running_loop().run_in_executor(self._threads, partial(work, *args, **named))
+            try:
+                return await asyncio.shield(running)
+            finally:
+                await asyncio.wait([running])
 
     def end(self) -> None:
         self._threads.shutdown(wait=False)

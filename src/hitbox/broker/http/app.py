@@ -34,7 +34,7 @@ from hitbox.broker.access.rights import ANYONE, MANAGE_ALL, OBSERVE, Caller
 from hitbox.broker.broker import Broker
 from hitbox.broker.delivery.receiver import Receiver
 from hitbox.broker.events.shape_errors import explain
-from hitbox.broker.fair_threads import FairThreads
+from hitbox.broker.fair_threads import FairThreads, held
 from hitbox.broker.http import auth, connections, health, openapi, request_bodies, routes
 from hitbox.broker.http.access_log import AccessLog
 from hitbox.broker.http.auth import AccessControl, RateLimiter
@@ -128,12 +128,8 @@ class Endpoints:
             raise StoreFailed("the broker is shutting down")
         if self._connected[principal] >= most:
             raise Overloaded(f"{principal} has {most} connections, which is the maximum")
-        self._connected[principal] += 1
-        try:
-            with self.broker.directory.watched(made):
-                yield
-        finally:
-            self._connected[principal] -= 1
+        with held(self._connected, principal), self.broker.directory.watched(made):
+            yield
 
     def connection(
         self, session: type[Session] | type[PublishSession]

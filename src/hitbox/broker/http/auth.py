@@ -144,22 +144,27 @@ class RateLimiter:
     none of their own."""
 
     rate: float
-    _levels: dict[str, tuple[float, float]] = field(default_factory=dict)
+    _levels: dict[str, tuple[float, float, float]] = field(default_factory=dict)
+    """(events left, at this time, rate) of each principal; once all is left that it may save, it can be forgotten."""
+    _many: int = 1_000
 
     def take(self, principal: str, count: int, own_rate: float = 0.0) -> None:
         rate = own_rate or self.rate
         if rate <= 0:
             return
         now = time.monotonic()
-        level, then = self._levels.get(principal, (rate, now))
+        level, then, _ = self._levels.get(principal, (rate, now, rate))
         level = min(level + (now - then) * rate, rate)
         if level <= 0:
             wait = min(-level / rate + 0.1, LONGEST_WAIT)
             raise Overloaded(f"{principal} publishes more than {rate:g} events per second", wait)
-        self._levels[principal] = (level - count, now)
+        self._levels[principal] = (level - count, now, rate)
+        if len(self._levels) > self._many:
+            self._levels = {who: one for who, one in self._levels.items() if one[0] + (now - one[1]) * one[2] < one[2]}
+            self._many = 2 * len(self._levels) + 1_000
 
     def give_back(self, principal: str, count: int) -> None:
         """So many of them were not published."""
         if principal in self._levels:
-            level, then = self._levels[principal]
-            self._levels[principal] = (level + count, then)
+            level, then, rate = self._levels[principal]
+            self._levels[principal] = (level + count, then, rate)

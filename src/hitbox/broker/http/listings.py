@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from hitbox.broker.fair_threads import held
 from hitbox.protocol.errors import Overloaded
 
 AT_ONCE = 10
@@ -36,11 +37,8 @@ class Listing:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._unread[self._principal] >= AT_ONCE:
             raise Overloaded(f"{self._principal!r} has {AT_ONCE} lists of events that are not read yet", 1)
-        self._unread[self._principal] += 1
-        try:
+        with held(self._unread, self._principal):
             await _send(await self._make(), send)
-        finally:
-            self._unread[self._principal] -= 1
 
 
 async def _send(answer: Response, send: Send) -> None:
