@@ -12,11 +12,13 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from hitbox.broker import admin
+from hitbox.broker.delivery import dispatcher, mailbox, receiver
 from hitbox.broker.delivery.mailbox import MEMORY_ROWS, Mailbox
 from hitbox.broker.delivery.mailbox import Delivery as MailboxDelivery
 from hitbox.broker.http import websocket
@@ -780,3 +782,50 @@ def test_an_urgent_delivery_overtakes_a_full_memory(tmp_path: Path, free: int) -
             await ann.leave()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("change", ["", " enter"])
+def test_a_delivery_of_very_many_subscriptions_is_encoded_in_parts(
+    monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """And its text is the same."""
+    names = [f"s{n}{change if n % 2 else ''}" for n in range(25)]
+    whole = MailboxDelivery(7, 4, names, 1, b'{"event":{}}').encode()
+    assert len(msgspec.json.decode(whole)["subscriptions"]) == 25
+    sizes: list[int] = []
+
+    def encode(found: Any) -> bytes:
+        sizes.append(len(found))
+        return msgspec.json.encode(found)
+
+    monkeypatch.setattr(mailbox, "_encode", encode)
+    monkeypatch.setattr(mailbox, "MANY_NAMES", 4)
+    assert MailboxDelivery(7, 4, names, 1, b'{"event":{}}').encode() == whole
+    assert max(sizes) == 4
+
+
+def test_very_many_subscriptions_are_encoded_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+    encode = MailboxDelivery.encode
+
+    def watched(self: MailboxDelivery, body: bytes | None = None) -> bytes:
+        threads.append(threading.get_ident())
+        return encode(self, body)
+
+    monkeypatch.setattr(MailboxDelivery, "encode", watched)
+    monkeypatch.setattr(receiver, "MANY_NAMES", 50)
+    monkeypatch.setattr(dispatcher, "COLLECTED", 7)
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url), Client(url) as client, client.subscriber("ann") as ann:
+            names = [f"s{n}" for n in range(60)]
+            await broker.subscribe("ann", [sub(name, "qty > 0") for name in names])
+            await broker.subscribe("ann", [sub("few", "qty < 0")])
+            for qty, wanted in ((1, names), (-1, ["few"]), (2, names)):
+                await client.publish({"qty": qty})
+                assert sorted((await ann.next()).subscriptions) == sorted(wanted)
+            assert [one == threading.get_ident() for one in threads] == [False, True, False]
+            rows = broker.store.deliveries_of(broker.subscriber("ann").number)
+            assert {len(row[3].splitlines()) for row in rows} <= {60, 1}
+
+    run(scenario())

@@ -78,8 +78,8 @@ def test_an_error_ends_its_own_connection_only(
 ) -> None:
     real = websocket.Session._frame
 
-    def frame(self: Any, mailbox: Mailbox, deliveries: Any) -> bytes:
-        return fails() if mailbox.subscriber.name == "ann" else real(self, mailbox, deliveries)
+    def frame(self: Any, mailbox: Mailbox, *texts: Any) -> bytes:
+        return fails() if mailbox.subscriber.name == "ann" else real(self, mailbox, *texts)
 
     async def scenario() -> None:
         async with serving(tmp_path) as (broker, url):

@@ -155,9 +155,12 @@ class Dispatcher:
             numbers = array("Q", [subscriber.number for subscriber in found])
             matches[seq] = Matches(numbers, array("Q", [len(d.ids) for d in found.values()]))
             for subscriber, d in found.items():
-                await self._give_turn_in_time()
+                parts = []
+                for at in range(0, max(len(d.ids), 1), COLLECTED):
+                    parts.append("\n".join(d.ids[at : at + COLLECTED]))
+                    await self._give_turn_in_time()
                 if not subscriber.ephemeral:
-                    rows.append((subscriber.number, d.level, seq, "\n".join(d.ids), 1 if d.sent or d.live else 0))
+                    rows.append((subscriber.number, d.level, seq, "\n".join(parts), 1 if d.sent or d.live else 0))
         return rows, matches
 
     async def _levels(

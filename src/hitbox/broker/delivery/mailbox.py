@@ -39,6 +39,10 @@ MEMORY_ROWS = 1_000
 """Deliveries in memory; beyond, others go to disk. Twice as many if the others are more urgent than some that wait."""
 FRAME_BYTES = 256 * 1024
 FRAME_COUNT = 500
+NAME_BYTES = 24
+"""That the name of a subscription counts of a frame."""
+MANY_NAMES = 5_000
+"""Of subscriptions: more of them are encoded in a thread, so many at once."""
 _encode = msgspec.json.Encoder().encode
 MOST_DOUBLINGS = 60  # of a pause: more would overflow, and every limit is reached earlier
 
@@ -92,14 +96,25 @@ class Delivery(msgspec.Struct, eq=False):
 
     def encode(self, body: bytes | None = None) -> bytes:
         """As JSON; the event's text is copied unchanged. `body`: another text to send instead."""
-        names = _encode(self.ids)
-        if b" " in names:  # changes stand behind names
-            plain, by_name = parted(self.ids)
-            names = b'%b,"changes":%b' % (_encode(plain), _encode(by_name))
+        if len(self.ids) <= MANY_NAMES:
+            names, changes = _names(self.ids)
+        else:
+            parts = [_names(self.ids[at : at + MANY_NAMES]) for at in range(0, len(self.ids), MANY_NAMES)]
+            names, changes = (b",".join(filter(None, some)) for some in zip(*parts, strict=True))
+        names += b'],"changes":{%b}' % changes if changes else b"]"
         again = b"true" if self.sent else b"false"
-        return b'{"seq":%d,"level":%d,"time":%d,"attempt":%d,"redelivered":%b,"subscriptions":%b,%b' % (
+        return b'{"seq":%d,"level":%d,"time":%d,"attempt":%d,"redelivered":%b,"subscriptions":[%b,%b' % (
             self.seq, self.level, self.time, self.tries + 1, again, names, (body or self.body)[1:],
         )  # fmt: skip
+
+
+def _names(ids: list[str]) -> tuple[bytes, bytes]:
+    """The names of subscriptions, and what a change means to those that are told, as JSON without brackets."""
+    text = _encode(ids)
+    if b" " not in text:  # changes stand behind names
+        return text[1:-1], b""
+    plain, by_name = parted(ids)
+    return _encode(plain)[1:-1], _encode(by_name)[1:-1]
 
 
 class Mailbox:
@@ -256,7 +271,7 @@ class Mailbox:
         for queue in reversed(self._ready):
             while queue and len(found) < most and size < FRAME_BYTES:
                 delivery = queue.popleft()
-                size += len(delivery.body)
+                size += len(delivery.body) + NAME_BYTES * len(delivery.ids)
                 delivery.deadline = until_written
                 delivery.holder = consumer
                 found.append(delivery)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from hitbox.broker.access.rights import SUBSCRIBE, Caller
 from hitbox.broker.clock import time
 from hitbox.broker.delivery.delivery import DeliveryTracker
-from hitbox.broker.delivery.mailbox import FRAME_COUNT, Delivery, Mailbox
+from hitbox.broker.delivery.mailbox import FRAME_COUNT, MANY_NAMES, Delivery, Mailbox
 
 LOOK_SECONDS = 0.5
 """That one connection takes at once of the threads that find out what may be seen."""
@@ -65,10 +66,24 @@ class Receiver:
             self.tracker.statistics.counts["hidden"] += len(hidden)
         return [d for d in deliveries if d.seq not in hidden] if hidden else deliveries
 
+    async def encoded(self, deliveries: list[Delivery], encode: Callable[[Delivery], bytes]) -> list[bytes]:
+        """Each as text. Those that name very many subscriptions are encoded in a thread."""
+        if _are_long(deliveries):
+            return await self.tracker.looks.run(self.caller.name, lambda: list(map(encode, deliveries)))
+        return list(map(encode, deliveries))
+
+    def can_send_now(self, deliveries: list[Delivery]) -> bool:
+        """Whether nothing has to be done in a thread before they are sent."""
+        return not self.unsure(deliveries) and not _are_long(deliveries)
+
     def unsure(self, deliveries: list[Delivery]) -> list[Delivery]:
         """Those of which it is not known yet whether the caller may see them."""
         sight = self.caller.sight()
         return [] if sight is None else [d for d in deliveries if d.sight != sight]
+
+
+def _are_long(deliveries: list[Delivery]) -> bool:
+    return sum(len(d.ids) for d in deliveries) > MANY_NAMES
 
 
 def _look(caller: Caller, deliveries: list[Delivery]) -> list[bool]:

@@ -33,6 +33,7 @@ from hitbox.broker.delivery.delivery import DeliveryTracker
 from hitbox.broker.delivery.mailbox import MOST_DOUBLINGS, Connection, Delivery, Mailbox
 from hitbox.broker.delivery.receiver import Receiver
 from hitbox.broker.delivery.target_address import CheckedNetwork
+from hitbox.broker.fair_threads import Shares
 from hitbox.broker.logs import without_message
 from hitbox.broker.settings import Settings
 from hitbox.broker.subscribers.webhook import Webhook, check_url, message_id, signed_headers
@@ -70,7 +71,7 @@ class Requests:
         self.network = CheckedNetwork(settings.allow_private_webhooks, most)
         self._turns = asyncio.Semaphore(most)
         self._share = max(most // 2, 1)
-        self._turns_of: dict[str, asyncio.Semaphore] = {}
+        self._shares = Shares()
         context = ssl.create_default_context()
         self._pool = httpcore.AsyncConnectionPool(
             context, max_connections=most, keepalive_expiry=30.0, network_backend=self.network
@@ -79,9 +80,7 @@ class Requests:
     @asynccontextmanager
     async def turn(self, owner: str) -> AsyncIterator[None]:
         """Wait until a request may be sent for this principal; empty: the subscriber belongs to nobody."""
-        if owner and owner not in self._turns_of:
-            self._turns_of[owner] = asyncio.Semaphore(self._share)
-        async with self._turns_of[owner] if owner else nullcontext(), self._turns:
+        async with self._shares.turn(owner, self._share) if owner else nullcontext(), self._turns:
             yield
 
     async def post(self, url: str, headers: dict[str, str], body: bytes, seconds: float) -> Outcome:
@@ -240,7 +239,7 @@ class WebhookSession(Receiver):
                 self.mailbox.put_back(deliveries)
                 return
             seqs = [d.seq for d in deliveries]
-            body = self._body(deliveries)
+            body = self._body(await self.encoded(deliveries, Delivery.encode))
             id = message_id(self.tracker.incarnation, self.mailbox.subscriber.name, seqs)
             self.tracker.sent(self.mailbox, deliveries)
             headers = signed_headers(self.webhook, id, time.time(), body)
@@ -262,13 +261,13 @@ class WebhookSession(Receiver):
             self._failed(outcome)
             self.tracker.refuse(self.mailbox, seqs, self, f"webhook: {outcome.says}")
 
-    def _body(self, deliveries: list[Delivery]) -> bytes:
+    def _body(self, deliveries: list[bytes]) -> bytes:
         now = datetime.fromtimestamp(time.time(), UTC).isoformat().replace("+00:00", "Z").encode()
         name = msgspec.json.encode(self.mailbox.subscriber.name)
         store = self.tracker.incarnation.encode()
         head = b'{"type":"hitbox.deliveries","timestamp":"%b","data":{"subscriber":%b,"incarnation":"%b","deliveries":['
         head %= (now, name, store)
-        return head + b",".join([d.encode() for d in deliveries]) + b"]}}"
+        return head + b",".join(deliveries) + b"]}}"
 
     def _failed(self, outcome: Outcome) -> None:
         """Leave the target alone for a while."""

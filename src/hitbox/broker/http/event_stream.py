@@ -153,8 +153,9 @@ class EventStream(Receiver):
     async def _send(self, mailbox: Mailbox, write: Write) -> None:
         store = self.tracker.incarnation.encode()
         while deliveries := await self.next(mailbox):
+            texts = zip(deliveries, await self.encoded(deliveries, Delivery.encode), strict=True)
             self._is_stuck = True
-            await write(b"".join([b"id: %b-%d\ndata: %b\n\n" % (store, d.seq, d.encode()) for d in deliveries]))
+            await write(b"".join([b"id: %b-%d\ndata: %b\n\n" % (store, d.seq, text) for d, text in texts]))
             await write(b"")  # waits until the client has read enough; the write before it does not
             self._is_stuck = False
             self.tracker.sent(mailbox, deliveries)

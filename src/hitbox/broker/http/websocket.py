@@ -332,9 +332,10 @@ class Session(Receiver):
 
     async def _send(self, mailbox: Mailbox) -> None:
         while deliveries := await self.next(mailbox):
+            texts = await self.encoded(deliveries, self._encoded)
             if self.ended.is_set():
                 return  # some that come before these may not have been sent
-            await self._send_texts([self._frame(mailbox, deliveries)])
+            await self._send_texts([self._frame(mailbox, deliveries, texts)])
             self.tracker.sent(mailbox, deliveries)
 
     def send_now(self, mailbox: Mailbox) -> bool:
@@ -343,11 +344,12 @@ class Session(Receiver):
         try:
             self.check_rights(mailbox)
             deliveries = self.tracker.ready(mailbox, self)
-            if self.unsure(deliveries):
-                mailbox.put_back(deliveries)  # `_send` finds out
+            if not self.can_send_now(deliveries):
+                mailbox.put_back(deliveries)  # `_send` does it
                 return False
             if deliveries:
-                self._line.send_now([self._frame(mailbox, deliveries)])
+                texts = list(map(self._encoded, deliveries))
+                self._line.send_now([self._frame(mailbox, deliveries, texts)])
                 self.tracker.sent(mailbox, deliveries)
         except Exception as problem:
             self._ending.fail(problem)
@@ -357,12 +359,11 @@ class Session(Receiver):
         mailbox.rest(self)
         return True
 
-    def _frame(self, mailbox: Mailbox, deliveries: list[Delivery]) -> bytes:
-        encoded = b",".join([self._encoded(d) for d in deliveries])
+    def _frame(self, mailbox: Mailbox, deliveries: list[Delivery], texts: list[bytes]) -> bytes:
         seqs = [] if mailbox.subscriber.ephemeral else [d.seq for d in deliveries]
         return b'{"type":"deliveries","first":%d,"deliveries":[%b]}' % (
             self._numbers.add(seqs, mailbox.outstanding),
-            encoded,
+            b",".join(texts),
         )
 
     def _encoded(self, d: Delivery) -> bytes:
