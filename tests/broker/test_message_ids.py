@@ -15,11 +15,12 @@ import httpx
 import pytest
 
 import hitbox
+from hitbox.broker.access.principals import Principal, TokenSettings
 from hitbox.broker.broker import Broker
 from hitbox.broker.events.message_ids import MessageIds
 from hitbox.broker.events.published_event import PublishedEvent
-from hitbox.client import BadRequest, Client, Conflict, NoAnswer, StoreFailed, StoreFull
-from support.broker_kit import running, serving, until
+from hitbox.client import BadRequest, Client, Conflict, NoAnswer, NotAllowed, StoreFailed, StoreFull
+from support.broker_kit import held_up, running, serving, until
 
 ORDER = {"specversion": "1.0", "id": "7", "source": "/shop", "type": "order", "data": {"qty": 1}}
 
@@ -184,6 +185,65 @@ def test_an_id_belongs_to_the_principal_that_published_it(tmp_path: Path) -> Non
             assert await bob.cancel_delayed([1, 3]) == 1
             assert await bob.publish({"qty": 3}, id="later") == 7
             assert await ann.publish({"qty": 1}, id="later", delay_seconds=3600) == 1
+
+    run(scenario())
+
+
+def test_a_principal_that_is_made_again_inherits_nothing(tmp_path: Path) -> None:
+    """No ids, neither at once nor after a restart, and no rate; and nobody else loses some."""
+
+    async def publish(manager: Client, url: str) -> list[int]:
+        token = (await manager.create_token("ann"))["token"]
+        async with Client(url, token) as ann:
+            later = await ann.publish({"qty": 1}, id="later", delay_seconds=3600)
+            return [later, await ann.publish_many([{"qty": 1}] * 9, ids=list("abcdefghi"))]
+
+    async def scenario() -> None:
+        async with serving(tmp_path, publish_rate=5) as (_, url):
+            async with Client(url) as client:
+                root = (await client.create_token("root"))["token"]
+            async with Client(url, root) as manager:
+                assert await manager.publish({"qty": 2}, id="a") == 1
+                for numbers in ([1, 2], [2, 11]):
+                    await manager.put_principal("ann", ["publish"])
+                    assert await publish(manager, url) == numbers
+                    assert [one["principal"] for one in await manager.delayed()] == ["ann"]
+                    with pytest.raises(Conflict, match="'ann' has 1 delayed event: wait until"):
+                        await manager.remove_principal("ann")
+                    assert await manager.cancel_delayed(numbers[:1]) == 1
+                    await manager.remove_principal("ann")
+                    assert await manager.publish({"qty": 2}, id="a") == 1
+        async with serving(tmp_path) as (_, url), Client(url, root) as manager:
+            await manager.put_principal("ann", ["publish"])
+            assert await publish(manager, url) == [3, 20]
+            assert await manager.publish({"qty": 2}, id="a") == 1
+        async with serving(tmp_path) as (_, url), Client(url, root) as manager:
+            assert await publish(manager, url) == [3, 20]
+
+    run(scenario())
+
+
+def test_what_waits_when_its_principal_is_removed_is_refused(tmp_path: Path) -> None:
+    """It would be stored later, and its quota and its ids would be those of the next principal of this name."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            for name in ("root", "ann"):
+                if name == "ann":
+                    await broker.directory.put_principal(broker.writer, name, Principal(["publish"], max_day_bytes=99))
+                _, token = await broker.directory.create_token(broker.writer, name, TokenSettings())
+            ann = broker.directory.caller(token)
+            async with held_up(broker):
+                change = asyncio.create_task(broker.directory.put_principal(broker.writer, "bob", Principal()))
+                await until(broker.directory._changing.locked)
+                removal = asyncio.create_task(broker.remove_principal("ann"))
+                await until(lambda: not broker.change_barrier.is_open())
+                waiting = await broker.accept([event("a")], ann, 0)
+            with pytest.raises(NotAllowed):
+                await waiting
+            await asyncio.gather(change, removal)
+            assert (stored(broker), broker.waiting.events) == ([], 0)
+            assert broker.store.get_meta("usage/ann") is None
 
     run(scenario())
 

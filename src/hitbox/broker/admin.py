@@ -139,14 +139,14 @@ def events(broker: Broker, caller: Caller, first: int, limit: int) -> tuple[list
 
 def delayed_events(broker: Broker, caller: Caller, limit: int) -> tuple[int, list[msgspec.Raw]]:
     """How many delayed events there are, and those that are due first, of those that the caller may see."""
-    query = """SELECT due, number, body FROM delayed WHERE (due, number) > (?, ?) ORDER BY due, number LIMIT ?"""
-    found, count, at, sees_all = Listed(limit), 0, (0, 0), caller.sees_all()
+    query = "SELECT due, number, principal, body FROM delayed WHERE (due, number) > (?, ?) ORDER BY due, number LIMIT ?"
+    found, count, at, sees_all, manages = Listed(limit), 0, (0, 0), caller.sees_all(), caller.manages()
     while not (sees_all and found.is_full()) and (rows := broker.store.read(query, (*at, ROWS))):
-        for due, number, body in rows:
+        for due, number, name, body in rows:
             if caller.sees_body(body):
                 count += 1
                 if not found.is_full():
-                    found.add({"number": number, "due": due}, body)
+                    found.add({"number": number, "due": due} | ({"principal": name} if manages else {}), body)
         at = rows[-1][:2]
     return broker.store.delayed.rows() if sees_all else count, found.rows
 

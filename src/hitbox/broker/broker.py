@@ -233,10 +233,10 @@ class Broker:
                     mailbox.rows_added(count)
 
     def _latest(self, count: int) -> Iterator[tuple[int, str, bytes]]:
-        """Number, principal and text of the latest stored events."""
-        at = self.store.number_of_latest(count)
+        """Number, principal and text of the latest stored events, those that principals of now have published."""
+        at, first = self.store.number_of_latest(count), self.directory.publishers()
         while at and (rows := self.store.events_from(at, LOADED_ROWS)):
-            yield from ((seq, principal, body) for seq, _, principal, body in rows)
+            yield from ((seq, name, body) for seq, _, name, body in rows if first.get(name, NEVER) <= seq)
             at = rows[-1][0] + 1
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -917,13 +917,16 @@ class Broker:
         await self._change(self._subscription_changes.resume(self.subscriber(subscriber), name))
 
     async def remove_principal(self, name: str) -> None:
-        """Remove a principal that owns no subscriber, and its tokens. What was asked before it comes first: it may be
-        about to make the principal the owner of one."""
+        """Remove a principal that owns no subscriber and has no delayed events, and its tokens. What was asked before
+        comes first: it may be about to make the principal the owner of one. A later one of this name inherits nothing.
+        """
         await self._change(self._remove_principal(name))
 
     async def _remove_principal(self, name: str) -> None:
         async with self.change_barrier.exclusive():
-            await self.directory.remove_principal(self.writer, name)
+            await self.directory.remove_principal(self.writer, name, self.delayed.count_of)
+            await self.check_arrived()
+            self.message_ids.forget_principal(name)
 
     # ---- connections
 

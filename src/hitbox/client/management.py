@@ -116,7 +116,8 @@ class Management:
         return dict(await self.request("GET", "/v1/events", first=first, limit=limit))
 
     async def delayed(self, limit: int = 100) -> list[dict[str, Any]]:
-        """Delayed events with their numbers, those that are due first. `due`: microseconds since 1970."""
+        """Delayed events with their numbers, those that are due first. `due`: microseconds since 1970. Who may
+        manage sees the `principal` that published each."""
         return list((await self.request("GET", "/v1/delayed", limit=limit))["events"])
 
     async def cancel_delayed(self, numbers: Iterable[int]) -> int:

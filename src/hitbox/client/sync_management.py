@@ -109,7 +109,8 @@ class SyncManagement:
         return self.do(self._management.events(first, limit))
 
     def delayed(self, limit: int = 100) -> list[dict[str, Any]]:
-        """Delayed events with their numbers, those that are due first. `due`: microseconds since 1970."""
+        """Delayed events with their numbers, those that are due first. `due`: microseconds since 1970. Who may
+        manage sees the `principal` that published each."""
         return self.do(self._management.delayed(limit))
 
     def cancel_delayed(self, numbers: Iterable[int]) -> int:

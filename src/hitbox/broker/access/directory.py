@@ -15,7 +15,8 @@ import contextlib
 import hmac
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -49,6 +50,8 @@ from hitbox.language import Limits
 from hitbox.protocol.errors import BadRequest, Conflict, Forbidden, NotAllowed, Unknown
 
 LONGEST_WAIT = 3600.0
+SINCE = "since/"
+"""Of a key in table `meta`: with which event a principal began."""
 MOST_PRINCIPALS, MOST_TOKENS = 10_000, 100_000
 NEEDED = "a valid token is needed: Authorization: Bearer ..."
 NO_HASH = hash_of("")
@@ -150,6 +153,12 @@ class Directory:
         except (msgspec.DecodeError, UnicodeDecodeError) as problem:
             self.problems.append(f"the rights of {what!r} cannot be read ({problem})")
             return None
+
+    def publishers(self) -> dict[str, int]:
+        """The number of the first event that each principal can have published: those before it are of an earlier one
+        that had its name."""
+        stored = {name: self.store.get_meta(SINCE + name, 0) for name in self.principals}
+        return {LOCAL: 0, **{name: number for name, number in stored.items() if isinstance(number, int)}}
 
     # ---- predicates
 
@@ -330,8 +339,7 @@ class Directory:
             before = self.principals.get(name)
             self._keep_a_manager(name, given)
             compiled = await asyncio.to_thread(_compiled, self, name, given)
-            row = (name, msgspec.json.encode(given))
-            await writer.submit(lambda: self.store.principals.put([row]))
+            await writer.submit(partial(_put, self.store, name, given, name not in self.principals))
             self.principals[name] = given
             if compiled.schema is not self.registry.schema:  # it changed meanwhile
                 compiled = self.compile(self.registry.schema)
@@ -341,8 +349,9 @@ class Directory:
                 self._discard_unsent(name)
             self._recheck()
 
-    async def remove_principal(self, writer: Writer, name: str) -> None:
-        """Remove a principal and its tokens. The caller holds the change barrier exclusively."""
+    async def remove_principal(self, writer: Writer, name: str, delayed: Callable[[str], int]) -> None:
+        """Remove a principal and its tokens. The caller holds the change barrier exclusively. `delayed`: how many
+        delayed events it has."""
         async with self._changing:
             if name not in self.principals:
                 raise Unknown(f"there is no principal {name!r:.100}")
@@ -352,6 +361,11 @@ class Directory:
                 raise Conflict(
                     f"{name!r} owns {len(owned)} subscribers, such as {owned[0]!r}: remove them, or give them to "
                     "another principal (PUT /v1/subscribers/NAME?owner=...)"
+                )
+            if waiting := delayed(name):
+                raise Conflict(
+                    f"{name!r} has {counted(waiting, 'delayed event', 'delayed events')}: wait until they are due, or "
+                    "cancel them (hitbox admin delayed list, cancel)"
                 )
             tokens = [id for id, one in self.tokens.items() if one.principal == name]
             for id in tokens:
@@ -500,14 +514,20 @@ def _check_can_have_token(principal: str, first: bool, known: Collection[str], c
 def _add(store: Store, token: Token, first: bool) -> None:
     store.tokens.put([_row(token)])
     if first:
-        store.principals.put([(token.principal, msgspec.json.encode(EVERYTHING))])
+        _put(store, token.principal, EVERYTHING, True)
         store.put_meta("protected", True)
+
+
+def _put(store: Store, principal: str, given: Principal, new: bool) -> None:
+    store.principals.put([(principal, msgspec.json.encode(given))])
+    if new:
+        store.put_meta(SINCE + principal, store.events.next())
 
 
 def _remove(store: Store, principal: str, tokens: list[str]) -> None:
     store.tokens.delete((id,) for id in tokens)
     store.principals.delete([(principal,)])
-    store.meta.delete([(PREFIX + principal,)])
+    store.meta.delete([(PREFIX + principal,), (SINCE + principal,)])
 
 
 # ---- the folder of a stopped broker

@@ -202,6 +202,6 @@ def list_principals(as_json: AsJson = False, url: Url = HERE, token: Token = "")
 
 @principals.command("delete")
 def delete_principal(name: PrincipalName, as_json: AsJson = False, url: Url = HERE, token: Token = "") -> None:
-    """Remove a principal and its tokens."""
+    """Remove a principal and its tokens. It must own no subscriber and have no delayed events."""
     ask(url, token, "DELETE", f"/v1/principals/{quote(name, safe='')}")
     output({"removed": name}, as_json, lambda: [f"removed {plain(name)} and its tokens"])

@@ -89,13 +89,17 @@ class DelayedEvents:
         if waiting + count > most:
             raise Overloaded(f"{waiting} delayed events wait already, and {most} are the most (max_delayed)", 60)
         most = self.settings.max_principal_delayed
-        waiting = self.store.delayed_of.get(principal, 0) + self._arriving[principal]
+        waiting = self.count_of(principal)
         if principal in self.directory.principals and waiting + count > most:
             raise Overloaded(
                 f"{waiting} delayed events of {principal!r} wait already, and {most} are the most of one principal "
                 "(max_principal_delayed)",
                 60,
             )
+
+    def count_of(self, principal: str) -> int:
+        """How many a principal has, with those that are being stored."""
+        return self.store.delayed_of.get(principal, 0) + self._arriving[principal]
 
     def accept(
         self, items: Sequence[PublishedEvent], bodies: Sequence[bytes], principal: str, charge: Charge | None

@@ -85,6 +85,10 @@ class MessageIds:
         if (key := key_of(item, principal)) is not None:
             self._delayed.pop(key, None)
 
+    def forget_principal(self, name: str) -> None:
+        """It was removed; it has no delayed events."""
+        self._count -= len(self._known.pop(name, ()))
+
     def sort(self, items: Sequence[PublishedEvent], keys: Sequence[Key | None], contents: Sequence[bytes]) -> Sorted:
         """What is fresh, and what is known. Raises Conflict if an id is known with other content."""
         found = Sorted([], [], None)
@@ -112,7 +116,7 @@ class MessageIds:
         self, keys: Sequence[Key | None], contents: Sequence[bytes], stored: asyncio.Future[int], delayed: bool
     ) -> None:
         """Remember events that are about to be stored together; `stored` gets the number of the first."""
-        added: list[Key] = []
+        added: dict[Key, KnownEvent] = {}
         for place, (key, text) in enumerate(zip(keys, contents, strict=True)):
             if key is not None:
                 known = KnownEvent(hash(text), 0, stored, place)
@@ -120,12 +124,13 @@ class MessageIds:
                     self._delayed[key] = known
                 else:
                     self._remember(key, known)
-                added.append(key)
+                added[key] = known
 
         def settle(stored: asyncio.Future[int]) -> None:
             failed = stored.cancelled() or stored.exception() is not None
-            for key in added:
-                known = self._delayed[key] if delayed else self._known[key[0]][key[1]]
+            for key, known in added.items():
+                if self._find(key) is not known:
+                    continue  # forgotten with its principal
                 if not failed:
                     known.number, known.stored = stored.result() + known.place, None
                 elif delayed:
@@ -133,7 +138,7 @@ class MessageIds:
                 else:
                     self._drop(key)
             if added and not failed and not delayed:
-                self._forget(added[-1][0])
+                self._forget(next(iter(added))[0])
 
         stored.add_done_callback(settle)
 

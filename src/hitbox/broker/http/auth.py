@@ -163,6 +163,10 @@ class RateLimiter:
             self._levels = {who: one for who, one in self._levels.items() if one[0] + (now - one[1]) * one[2] < one[2]}
             self._many = 2 * len(self._levels) + 1_000
 
+    def forget(self, principal: str) -> None:
+        """It was removed."""
+        self._levels.pop(principal, None)
+
     def give_back(self, principal: str, count: int) -> None:
         """So many of them were not published."""
         if principal in self._levels:

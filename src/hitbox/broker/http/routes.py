@@ -476,6 +476,7 @@ async def put_principal(call: Call) -> Any:
 
 async def delete_principal(call: Call) -> Any:
     await call.broker.remove_principal(call.path("principal"))
+    call.rate_limiter.forget(call.path("principal"))
 
 
 async def list_tokens(call: Call) -> Any:
