@@ -22,6 +22,7 @@ class DeadLetters:
     def __init__(self, db: apsw.Connection, table: CheckedTable):
         self._db, self._table = db, table
         self.counts, self.bytes = Tally[int](), Tally[int]()
+        self._groups: dict[str, set[int]] | None = None  # subscribers with letters, by owner; None: not known
 
     def load(self) -> None:
         """Count what there is, at a start."""
@@ -31,6 +32,8 @@ class DeadLetters:
 
     def add(self, rows: Sequence[Row]) -> None:
         self._table.insert(rows)
+        for subscriber in {row[1] for row in rows if self._groups is not None and not self.counts.now(row[1])}:
+            self._by_owner().setdefault(self._owner(subscriber), set()).add(subscriber)
         for _, subscriber, _, _, ids, *_, body in rows:
             self.counts.more[subscriber] += 1
             self.bytes.more[subscriber] += len(ids) + len(body or b"") + LETTER_BYTES
@@ -49,7 +52,9 @@ class DeadLetters:
         self._drop_oldest(subscriber, self.counts.now(subscriber) - most)
         if self._table.rows() <= most_of_principal:
             return  # no principal has more
-        counts = next((some for some in self._by_owner(self.counts) if subscriber in some), {})
+        group = self._by_owner().get(self._owner(subscriber), set())
+        counts = {n: count for n in group if (count := self.counts.now(n)) > 0}
+        group.intersection_update(counts)
         over, total = sum(counts.values()) - most_of_principal, 0
         largest = sorted(counts, key=lambda n: (counts[n], n), reverse=True)
         for rank, number in enumerate(largest, 1) if over > 0 else ():
@@ -63,7 +68,8 @@ class DeadLetters:
     def trim(self, most: int) -> int:
         """If all letters take more than `most` bytes, remove some of the oldest, of the subscriber with the most of the
         principal with the most. Returns how many."""
-        owners = self._by_owner(self.bytes)
+        groups = ({n: size for n in one if (size := self.bytes.now(n)) > 0} for one in self._by_owner().values())
+        owners = list(filter(None, groups))
         over = sum(sum(sizes.values()) for sizes in owners) - most
         if over <= 0:
             return 0
@@ -74,15 +80,34 @@ class DeadLetters:
             step, count = step - size, count + (step >= 0)
         return self._drop_oldest(largest, count)
 
-    def _by_owner(self, tally: Tally[int]) -> list[dict[int, int]]:
-        """The numbers of subscribers, those of each principal and of nobody together."""
-        found: dict[str | None, dict[int, int]] = {}
-        numbers = {n: tally.now(n) for n in tally.committed.keys() | tally.more.keys()}
-        query = "SELECT subscriber, principal FROM owners WHERE subscriber IN (SELECT value FROM json_each(?))"
-        owners = dict(self._db.execute(query, (msgspec.json.encode(list(numbers)).decode(),)))
-        for subscriber, number in numbers.items():
-            found.setdefault(owners.get(subscriber), {})[subscriber] = number
-        return list(found.values())
+    def hand_over(self, subscriber: int, owner: str) -> None:
+        """The subscriber is about to belong to this principal, or to nobody (empty)."""
+        if self._groups is not None:
+            before = self._owner(subscriber)
+            self._groups.get(before, set()).discard(subscriber)
+            if not self._groups.get(before):
+                self._groups.pop(before, None)
+            if self.counts.now(subscriber) > 0:
+                self._groups.setdefault(owner, set()).add(subscriber)
+
+    def forget_owners(self) -> None:
+        """A transaction was rolled back."""
+        self._groups = None
+
+    def _by_owner(self) -> dict[str, set[int]]:
+        """The subscribers with letters, those of each principal and of nobody (empty) together."""
+        if self._groups is None:
+            numbers = list(self.counts.committed.keys() | self.counts.more.keys())
+            query = "SELECT subscriber, principal FROM owners WHERE subscriber IN (SELECT value FROM json_each(?))"
+            owners = dict(self._db.execute(query, (msgspec.json.encode(numbers).decode(),)))
+            self._groups = {}
+            for subscriber in numbers:
+                self._groups.setdefault(owners.get(subscriber, ""), set()).add(subscriber)
+        return self._groups
+
+    def _owner(self, subscriber: int) -> str:
+        found = list(self._db.execute("SELECT principal FROM owners WHERE subscriber = ?", (subscriber,)))
+        return found[0][0] if found else ""
 
     def _drop_oldest(self, subscriber: int, count: int) -> int:
         oldest = "number IN (SELECT number FROM dead WHERE subscriber = ? ORDER BY number LIMIT ?)"

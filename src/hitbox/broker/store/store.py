@@ -533,6 +533,7 @@ class Store:
         """Undo what was not committed."""
         self.recent.rollback()
         self._clear_totals()
+        self.letters.forget_owners()
         self._settled_expiry = self._committed_expiry
         try:
             if self.db.in_transaction:  # after some errors SQLite has rolled back by itself
@@ -660,6 +661,7 @@ class Store:
         """Store a subscriber. `owner`: the principal that it belongs to."""
         self.subscribers.put([(number, name, settings)])
         if owner:
+            self.letters.hand_over(number, owner)
             self.owners.put([(number, owner)])
 
     def existing_subscribers(self, numbers: Iterable[int]) -> set[int]:
@@ -678,6 +680,7 @@ class Store:
         self.deliveries.delete_where("subscriber = ?", (number,))
         self._drop_unneeded(unneeded)
         self.letters.delete("subscriber = ?", (number,))
+        self.letters.hand_over(number, "")
         self._losses.delete([(number,)])
         self.owners.delete([(number,)])
         self.subscribers.delete([(number,)])
