@@ -484,7 +484,8 @@ class Broker:
             rate = self.statistics.history[-1]["published_per_second"] if self.statistics.history else 0.0
             hint = min(max(self.waiting.events / max(rate, 1000.0), 0.05), 5.0)
             raise Overloaded(f"{self.waiting.events} events wait already; try again in {hint:.2f} s", hint)
-        if principal in self.directory.principals and self.waiting.more_than_half(principal, count, size):
+        shared = principal in self.directory.principals and len(self.directory.principals) > 1
+        if shared and self.waiting.more_than_half(principal, count, size):
             mine = self.waiting.events_of[principal]
             raise Overloaded(f"{mine} events of {principal!r} wait already: half of what may wait is for others", 0.1)
         most = self.directory.quotas(principal).max_day_bytes

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hitbox.broker.access.principals import Principal
+from hitbox.broker.access.principals import EVERYTHING, Principal
 from hitbox.broker.broker import Broker
 from hitbox.broker.events.published_event import PublishedEvent
 from hitbox.broker.settings import Options
@@ -138,6 +138,11 @@ def test_half_of_what_may_wait_is_for_others(tmp_path: Path) -> None:
             await until(broker.caught_up)
             assert (broker.waiting.events_of.total(), broker.waiting.bytes_of.total()) == (0, 0)
             await publish("ann", 15)  # a batch that waits alone may be larger
+            await until(broker.caught_up)
+            broker.directory.principals = {"ann": EVERYTHING}
+            async with held_up(broker):
+                waiting = [publish("ann", 10), publish("ann", 10)]  # there are no others
+            await asyncio.gather(*waiting)
 
     asyncio.run(scenario())
 
