@@ -38,7 +38,7 @@ def test_numbers_follow_the_order_of_the_segments(simd: str, kind: str, compact:
     engine = Engine(Space.of(4), simd=simd, kind=kind, compact=compact, block=block, band=700)
     oracle = make("brute", Space.of(4))
     oracle.insert(np.arange(70, 3070), arranged(engine, boxes, 70))
-    for segment in engine._sealed.segments:
+    for segment in engine.content.sealed.segments:
         if segment.kind == "bitmap":
             assert segment.arrays["sizes"][6] == 0  # bytes per number
     points = random_points(rng, 200, 4)

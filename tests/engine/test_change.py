@@ -10,6 +10,8 @@ import pytest
 
 from hitbox.encoding.arrays import Boxes, Space
 from hitbox.engine import Engine, _kernels
+from hitbox.engine.builder import SegmentBuilder
+from hitbox.engine.content import Content
 from hitbox.errors import MatcherError
 from hitbox.matchers import make, matchers
 from support.matcher_data import assert_equal
@@ -69,16 +71,18 @@ def failing(name: str) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("count", [1, 20, 63, 200])
-@pytest.mark.parametrize("step", ["build_segments", "_make_room", "_seal"])
-def test_no_memory_for_a_change_leaves_the_old_state(monkeypatch: pytest.MonkeyPatch, count: int, step: str) -> None:
+@pytest.mark.parametrize(("owner", "step"), [(SegmentBuilder, "build"), (Content, "make_room"), (Engine, "_seal")])
+def test_no_memory_for_a_change_leaves_the_old_state(
+    monkeypatch: pytest.MonkeyPatch, count: int, owner: type, step: str
+) -> None:
     engine, _ = filled("hitbox", 150, **SMALL)
     engine.insert(np.arange(150, 190), random_boxes(np.random.default_rng(1), 40, 3))
     before = state(engine)
     gone, boxes = np.array([3, 70, 155, 160]), random_boxes(np.random.default_rng(2), count, 3)
     numbers = np.concatenate([gone, np.arange(500, 500 + count)])[:count]
     with monkeypatch.context() as patch:
-        patch.setattr(Engine, step, failing(step))
-        built = step == "_make_room" or count + 40 >= 64
+        patch.setattr(owner, step, failing(step))
+        built = owner is Content or count + 40 >= 64
         if built:
             with pytest.raises(MemoryError):
                 engine.change(gone, numbers, boxes)
@@ -154,7 +158,7 @@ def test_nothing_to_do_copies_nothing() -> None:
         array.flags.writeable = False
     opened = Engine.from_arrays(Space.of(3), arrays, **SMALL)
     opened.change(NONE, NONE, NO_BOXES)()
-    assert opened.where is arrays["where"]
+    assert opened.content.sealed.where is arrays["where"]
     opened.change(np.array([4]), NONE, NO_BOXES)()
     assert len(opened) == 149
     assert len(engine) == 150

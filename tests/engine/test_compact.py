@@ -75,7 +75,7 @@ def test_few_values_have_lines_of_their_own(simd: str, values: int) -> None:
         assert_equal(engine, oracle, points)
         for at in range(10):
             assert_equal(engine, oracle, points[at : at + 1])
-    arrays = engine._sealed.segments[0].arrays
+    arrays = engine.content.sealed.segments[0].arrays
     starts, edges = arrays["starts"].reshape(6, -1), arrays["edges"]
     alone = (starts[:, ::2] == starts[:, 1::2]).all()
     assert alone == (values < 30)
@@ -92,7 +92,7 @@ def test_attributes_without_lines(simd: str, few: bool) -> None:
     high = low + rng.integers(0, 4 if few else 5 * 10**5, low.shape)
     boxes = Boxes.of_dense(np.where(open_, MISSING, low), np.where(open_, HIGHEST, high))
     engine, oracle = pair(8, boxes, simd=simd, kind="bitmap")
-    assert engine._sealed.segments[0].arrays["bare"].any()
+    assert engine.content.sealed.segments[0].arrays["bare"].any()
     keys = rng.integers(0, low.max() + 1, (200, 8))
     for points in (Points.of(keys), Points(keys, keys + rng.integers(0, 2 if few else 1000, keys.shape))):
         assert_equal(engine, oracle, points)

@@ -132,7 +132,7 @@ def test_numbers_in_order_take_no_memory() -> None:
         engine, oracle = Engine(Space.of(3), kind="dense"), make("brute", Space.of(3))
         for one in (engine, oracle):
             one.insert(numbers, boxes)
-        (segment,) = engine._sealed.segments
+        (segment,) = engine.content.sealed.segments
         assert len(segment.arrays["numbers"]) == 600 * size + 64
         assert_equal(engine, oracle, Points.of(rng.integers(0, 10**6, (20, 3))))
         np.testing.assert_array_equal(engine.numbers(), np.sort(numbers))

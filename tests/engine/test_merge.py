@@ -14,8 +14,9 @@ import pytest
 
 from hitbox.encoding.arrays import Boxes, Space
 from hitbox.engine import Engine
-from hitbox.engine import engine as engine_module
-from hitbox.engine.merge import Merge
+from hitbox.engine import merge as merge_module
+from hitbox.engine.content import Content
+from hitbox.engine.merge import Merge, Merges
 from hitbox.index.read_write_lock import ReadWriteLock
 from hitbox.matchers import make
 from support.matcher_data import assert_equal
@@ -63,25 +64,25 @@ class Pair:
 def test_changes_between_the_steps_of_a_merge(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two merges at most are under way at once, at any steps; changes come between any two steps."""
     monkeypatch.setattr(Merge, "under_way", True)
-    monkeypatch.setattr(engine_module, "SMALLER", 2)
+    monkeypatch.setattr(merge_module, "SMALLER", 2)
     pair = Pair(seed)
     engine = pair.engine
     steps: list[tuple[Merge, int]] = []
     finished = 0
     for _ in range(250):
         pair.change(int(pair.rng.choice([4, 30])))
-        if len(steps) < 2 and (merge := engine.begin_merge()):
+        if len(steps) < 2 and (merge := engine.merges.begin()):
             steps.append((merge, 0))
         if steps and pair.rng.random() < 0.6:
             merge, step = steps.pop(int(pair.rng.integers(len(steps))))
             if step == 0:
-                merge.build(engine.merge_segments)
+                merge.build(engine._builder)
             elif step == 1:
-                assert engine.place_merge(merge)
+                assert engine.merges.place(merge)
             elif step == 2:
-                merge.locate(engine.where)
+                merge.locate(engine.content.sealed.where)
             else:
-                engine.finish_merge(merge)
+                engine.merges.finish(merge)
                 finished += 1
             if step < 3:
                 steps.append((merge, step + 1))
@@ -94,38 +95,38 @@ def test_everything_goes_while_it_is_merged(monkeypatch: pytest.MonkeyPatch) -> 
     pair = Pair(1)
     for _ in range(40):
         pair.change()
-    merge = pair.engine.begin_merge()
+    merge = pair.engine.merges.begin()
     assert merge is not None
-    merge.build(pair.engine.merge_segments)
+    merge.build(pair.engine._builder)
     gone = pair.alive
     for one in (pair.engine, pair.oracle):
         one.change(gone, NONE, Boxes.of([]))()
     pair.alive = NONE
     pair.change(60)
-    assert pair.engine.place_merge(merge)
-    merge.locate(pair.engine.where)
-    pair.engine.finish_merge(merge)
+    assert pair.engine.merges.place(merge)
+    merge.locate(pair.engine.content.sealed.where)
+    pair.engine.merges.finish(merge)
     pair.check()
-    assert not any(segment in pair.engine._sealed.segments for segment, _, _ in merge.added)
+    assert not any(segment in pair.engine.content.sealed.segments for segment, _, _ in merge.added)
 
 
 @pytest.mark.parametrize("step", ["build", "locate"])
 def test_a_writer_goes_on_while_a_merge_is_stuck(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It merges by itself where too many segments pile up."""
-    monkeypatch.setattr(engine_module, "MOST_IDLE", 10)
+    monkeypatch.setattr(merge_module, "MOST_IDLE", 10)
     pair, lock = Pair(3), ReadWriteLock()
     most = 0
     with held(monkeypatch, step) as inside:
         for _ in range(300):
             pair.change_and_merge(lock)
-            most = max(most, len(pair.engine._idle()))
+            most = max(most, len(pair.engine.merges.idle()))
         assert inside.wait(20)
         pair.check()
     settle(pair.engine)
     with lock.prepare:
         pair.check()
     assert most <= 11
-    assert len(pair.engine._sealed.segments) < 20
+    assert len(pair.engine.content.sealed.segments) < 20
 
 
 def test_a_merge_behind_leaves_what_prepare_leaves() -> None:
@@ -162,35 +163,37 @@ def test_a_merge_that_fails_changes_nothing_and_is_tried_again(
         pair.change_and_merge(lock)
         settle(pair.engine)
     pair.check()
-    assert len(pair.engine._sealed.segments) < 12
+    assert len(pair.engine.content.sealed.segments) < 12
 
 
-class Switching(Engine):
+class Switching(Content):
     """A merge switches over as soon as somebody has looked at the segments."""
 
     switch: Callable[[], None] | None = None
 
-    @property
-    def _sealed(self) -> Any:
-        found, commit = vars(self)["sealed"], self.switch
+    @property  # type: ignore[override]
+    def sealed(self) -> Any:
+        before, commit = vars(self)["before"], self.switch
         if commit is not None:
             self.switch = None
             commit()
-        return found
+        return before
 
-    @_sealed.setter
-    def _sealed(self, sealed: Any) -> None:
-        vars(self)["sealed"] = sealed
+    @sealed.setter
+    def sealed(self, sealed: Any) -> None:
+        vars(self)["before"] = sealed
 
 
-def test_what_is_written_while_a_merge_switches_over() -> None:
+def test_what_is_written_while_a_merge_switches_over(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(8)
-    engine = Switching(Space.of(3), **SMALL)
+    with monkeypatch.context() as patch:
+        patch.setattr("hitbox.engine.engine.Content", Switching)
+        engine = Engine(Space.of(3), **SMALL)
     for start in range(0, 90, 30):
         engine.insert(np.arange(start, start + 30), random_boxes(rng, 30, 3))
     commit = engine.prepare()
     assert commit is not None
-    engine.switch = commit
+    engine.content.switch = commit  # type: ignore[attr-defined]
     opened = Engine.from_arrays(Space.of(3), engine.arrays(), **SMALL)
     np.testing.assert_array_equal(opened.numbers(), np.arange(90))
 
@@ -200,7 +203,7 @@ def test_merges_come_and_go_only_where_nobody_changes_the_engine(fails: bool, mo
     """Otherwise one that another thread adds at that moment could be lost, and with it what changes meanwhile."""
     pair, lock = Pair(6), ReadWriteLock()
     dropped: list[bool] = []
-    whole = Engine.drop_merge
+    whole = Merges.drop
 
     class Alone:
         """The section, which knows the thread that is in it."""
@@ -217,14 +220,14 @@ def test_merges_come_and_go_only_where_nobody_changes_the_engine(fails: bool, mo
 
     alone = Alone()
 
-    def drop(engine: Engine, merge: Merge, failed: bool = False) -> None:
+    def drop(merges: Merges, merge: Merge, failed: bool = False) -> None:
         dropped.append(alone.owner == threading.get_ident())
-        whole(engine, merge, failed)
+        whole(merges, merge, failed)
 
     def fail(*_: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(Engine, "drop_merge", drop)
+    monkeypatch.setattr(Merges, "drop", drop)
     if fails:
         monkeypatch.setattr(Merge, "locate", fail)
     for _ in range(40):
@@ -241,13 +244,13 @@ def test_no_thread_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*_: Any) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(engine_module, "MOST_IDLE", 10)
+    monkeypatch.setattr(merge_module, "MOST_IDLE", 10)
     monkeypatch.setattr("hitbox.engine.background._kernels.start_in_background", none)
     pair = Pair(6)
     for _ in range(150):
         pair.change()
         pair.engine.merge_behind(nullcontext())
-        assert len(pair.engine._idle()) <= 11
+        assert len(pair.engine.merges.idle()) <= 11
     pair.check()
 
 
@@ -265,7 +268,7 @@ with lock.prepare:
     for part in np.split(np.arange(400_000), 2):
         engine.insert(part, boxes.take(part))
     engine.merge_behind(lock.prepare)
-assert engine._merges[0].under_way
+assert engine.merges.under_way[0].under_way
 {wait}
 print("leaves")
 """

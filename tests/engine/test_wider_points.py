@@ -61,7 +61,7 @@ def test_points_of_more_attributes(kind: str, compact: bool) -> None:
                     wide = Points(wide.low, np.hstack([points.high, more]))
                 found, wanted = engine.match(points), oracle.match(wide)
                 assert [sorted(found[e]) for e in range(count)] == [sorted(wanted[e]) for e in range(count)]
-        widths = {segment.attributes for segment in engine._sealed.segments}
+        widths = {segment.attributes for segment in engine.content.sealed.segments}
         assert max(widths) == attributes
         assert attributes == 2 or len(widths) > 1
         again = Engine.from_arrays(space, engine.arrays(), kind=kind, tail=40)

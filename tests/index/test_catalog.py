@@ -78,7 +78,7 @@ def test_a_load_in_the_order_of_the_engine_is_exact(kind: str, tmp_path: Path) -
             assert (id in index) == (id in known)
 
     load(np.arange(count))
-    arranged = index._state.matcher._sealed.segments[0].arrays["sizes"][-1] == 0  # type: ignore[attr-defined]
+    arranged = index._state.matcher.content.sealed.segments[0].arrays["sizes"][-1] == 0  # type: ignore[attr-defined]
     assert arranged == (kind != "row")
     check(index)
     load(np.arange(count))  # everything again

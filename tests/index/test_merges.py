@@ -175,7 +175,7 @@ def test_a_fork_while_merging(step: str, monkeypatch: pytest.MonkeyPatch) -> Non
                 settle(index)
                 check(index, model)
                 assert index._state.engine is not None
-                code = 0 if len(index._state.engine._sealed.segments) < 16 else 2
+                code = 0 if len(index._state.engine.content.sealed.segments) < 16 else 2
             finally:
                 os._exit(code)
         assert os.waitpid(child, 0)[1] == 0

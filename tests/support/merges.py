@@ -36,6 +36,6 @@ def held(monkeypatch: pytest.MonkeyPatch, step: str = "build") -> Iterator[threa
 def settle(engine: Engine) -> None:
     """Wait until no merge is under way."""
     end = time.monotonic() + 60
-    while any(merge.under_way for merge in engine._merges) and time.monotonic() < end:
+    while any(merge.under_way for merge in engine.merges.under_way) and time.monotonic() < end:
         time.sleep(0.001)
-    assert not any(merge.under_way for merge in engine._merges)
+    assert not any(merge.under_way for merge in engine.merges.under_way)

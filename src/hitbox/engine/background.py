@@ -61,8 +61,8 @@ def _wait() -> None:
     global ending
     ending = True
     _kernels.end_background_work()
-    for one in list(_under_way):
-        one._ended.acquire(timeout=EXIT_TIMEOUT)
+    for work in list(_under_way):
+        work._ended.acquire(timeout=EXIT_TIMEOUT)
 
 
 atexit.register(_wait)

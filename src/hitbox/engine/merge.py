@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Protocol
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,22 +23,19 @@ from numpy.typing import NDArray
 from hitbox.encoding.arrays import I64
 from hitbox.engine import background
 from hitbox.engine.background import Background
-from hitbox.engine.segment import NOWHERE, U32, Arrays, Segment
-from hitbox.errors import HitboxError
+from hitbox.engine.builder import Built, SegmentBuilder
+from hitbox.engine.content import KINDS, TAIL, Content, Sealed
+from hitbox.engine.segment import NOWHERE, U32, Segment
+from hitbox.errors import HitboxError, MatcherError
 
-Built = tuple[str, Arrays, I64, U32]  # a segment: kind, arrays, the numbers of its boxes and their positions
-
-
-class Merging(Protocol):
-    """What a merge asks of its engine."""
-
-    def merge_segments(self, segments: list[Segment], alive: list[NDArray[np.uint64]]) -> list[Built]: ...
-    def merge_behind(self, alone: AbstractContextManager[None]) -> None: ...
-    def place_merge(self, merge: Merge) -> bool: ...
-    def finish_merge(self, merge: Merge) -> None: ...
-    def drop_merge(self, merge: Merge, failed: bool) -> None: ...
-    @property
-    def where(self) -> U32: ...
+SMALLER = 8
+"""How much smaller a merge must be to run beside another: so there are few, and new segments need not wait."""
+MOST_IDLE = 64
+"""Segments that nobody merges from which a writer merges them by itself."""
+RETRY_AFTER = 8
+"""How many segments must come before a merge is tried again after one that failed."""
+Placed = tuple[Segment, I64, U32]
+"""A new segment, the numbers of its boxes and their locations."""
 
 
 class Merge(Background):
@@ -49,13 +46,12 @@ class Merge(Background):
         self.changed: list[I64] = []
         """Numbers of boxes that may have come, gone or moved since it was placed."""
         self.built: list[Built] = []
-        self.added: list[tuple[Segment, I64, U32]] = []
-        """The new segments, their numbers and locations."""
+        self.added: list[Placed] = []
         self.where: U32 = np.zeros(0, np.uint32)
         self._alive = [segment.arrays["alive"].copy() for segment in sources]
 
-    def build(self, build: Callable[[list[Segment], list[NDArray[np.uint64]]], list[Built]]) -> None:
-        self.built = build(self.sources, self._alive)
+    def build(self, builder: SegmentBuilder) -> None:
+        self.built = builder.merge(self.sources, self._alive)
 
     @property
     def placed(self) -> bool:
@@ -72,10 +68,10 @@ class Merge(Background):
 
     def holds(self, locations: U32) -> NDArray[np.bool_]:
         """Which locations lie in the sources. No box ever comes into a segment, so what is there was there before."""
-        found = np.zeros(len(locations), bool)
+        inside = np.zeros(len(locations), bool)
         for segment in self.sources:
-            found |= (locations >= segment.base) & (locations < segment.end)
-        return found
+            inside |= (locations >= segment.base) & (locations < segment.end)
+        return inside
 
     def catch_up(self, where: U32) -> None:
         """Locate what has changed since `locate`; `where` says where boxes are now."""
@@ -92,19 +88,54 @@ class Merge(Background):
             segment.delete(dead - np.uint32(segment.base), segment.arrays["alive"])
         self.where[changed] = where[changed]
 
-    def merge(self, engine: Merging, alone: AbstractContextManager[None]) -> None:
-        """Do all that is left, and what is worth merging next. `alone` is a section in which nobody changes the
-        engine."""
+
+class Merges:
+    """The merges of an engine: those under way, and what is worth merging next."""
+
+    def __init__(self, content: Content, builder: SegmentBuilder):
+        self._content, self._builder = content, builder
+        self.under_way: list[Merge] = []
+        self.crowded = False
+        """Whether a merge may be worth it: something was sealed, has grown hollow, or was merged."""
+        self._wait_for = 0
+        """Segments that must be there before the next merge, after one that failed."""
+
+    def now(self) -> Callable[[], None] | None:
+        """Merges what has grown many or hollow; the returned commit swaps the result in. None where nothing is worth
+        doing."""
+        chosen = self._worth_merging()
+        if not chosen:
+            return None
+        merge = Merge(chosen)
+        merge.build(self._builder)
+        merge.added = self.placed(merge.built, self._content.sealed.segments)
+        merge.locate(self._content.sealed.where)
+        return lambda: self.finish(merge)
+
+    def behind(self, alone: AbstractContextManager[None]) -> None:
+        """Does in the background what `now` does. The caller is in `alone`, a section in which nobody changes the
+        engine; the merge enters it for short moments. A writer that is faster than the background merges by itself
+        where MOST_IDLE segments have piled up."""
+        if not self.crowded:
+            return
+        merge = self.begin()
+        if merge is not None:
+            merge.start(partial(self._run, merge, alone))
+        if len(self.idle()) > MOST_IDLE and (commit := self.now()):
+            commit()
+
+    def _run(self, merge: Merge, alone: AbstractContextManager[None]) -> None:
+        """All that is left of a merge, and then what is worth merging next."""
         failed = True
         try:
-            self.build(engine.merge_segments)
+            merge.build(self._builder)
             with alone:
-                known = engine.place_merge(self)
+                known = self.place(merge)
             if known:
-                self.locate(engine.where)
+                merge.locate(self._content.sealed.where)
                 with alone:
-                    engine.finish_merge(self)
-                    engine.merge_behind(alone)
+                    self.finish(merge)
+                    self.behind(alone)
             failed = False
         except (MemoryError, HitboxError):
             pass  # the segments stay as they are
@@ -114,4 +145,100 @@ class Merge(Background):
         finally:
             if failed and not background.ending:
                 with alone:  # another thread may be adding a merge
-                    engine.drop_merge(self, failed)
+                    self.drop(merge, failed)
+
+    def begin(self) -> Merge | None:
+        self.under_way = [merge for merge in self.under_way if merge.under_way]
+        self.crowded = False
+        if len(self._content.sealed.segments) < self._wait_for:
+            return None
+        chosen = self._worth_merging(min((merge.size // SMALLER for merge in self.under_way), default=TAIL))
+        if not chosen:
+            return None
+        merge = Merge(chosen)
+        self.under_way = [*self.under_way, merge]
+        return merge
+
+    def place(self, merge: Merge) -> bool:
+        """False where the merge was dropped."""
+        known = merge in self.under_way
+        if known:
+            merge.added = self.placed(merge.built, self._content.sealed.segments)
+        return known
+
+    def finish(self, merge: Merge) -> None:
+        merge.catch_up(self._content.sealed.where)
+        kept = [segment for segment in self._content.sealed.segments if segment not in merge.sources]
+        kept += [segment for segment, _, _ in merge.added if segment.live]
+        self.drop(merge)
+        self.note(*(numbers for _, numbers, _ in merge.added))
+        self.crowded, self._wait_for = True, 0
+        self._content.sealed = Sealed(kept, merge.where)
+
+    def drop(self, merge: Merge, failed: bool = False) -> None:
+        self.under_way = [other for other in self.under_way if other is not merge]
+        if failed:
+            self._wait_for = len(self._content.sealed.segments) + RETRY_AFTER
+
+    def note(self, *numbers: I64) -> None:
+        """Tell merges that will soon switch over which boxes change, or may change."""
+        for merge in self.under_way:
+            if merge.placed:
+                merge.changed += numbers
+
+    def placed(self, built: list[Built], kept: list[Segment]) -> list[Placed]:
+        """New segments, and which number is where, at locations that the segments `kept` leave free, and those that are
+        being merged: some may have lost their last box."""
+        taken = list(kept)
+        for merge in self.under_way:
+            taken += [segment for segment in merge.sources if segment not in kept]
+            taken += [segment for segment, _, _ in merge.added]
+        added: list[Placed] = []
+        for kind, arrays, numbers, positions in built:
+            segment = Segment(kind, 0, len(numbers), arrays)
+            segment.base = _free_base(taken, segment.size)
+            taken.append(segment)
+            added.append((segment, numbers, positions + np.uint32(segment.base)))
+        return added
+
+    def idle(self) -> list[Segment]:
+        """Segments that no merge works on."""
+        busy = {segment for merge in self.under_way for segment in merge.sources}
+        return [segment for segment in self._content.sealed.segments if segment not in busy]
+
+    def _worth_merging(self, most: int = TAIL) -> list[Segment]:
+        """Segments from which sizes no longer double, and those with too many dead: O(log n) rebuilds per box. They
+        have `most` boxes together."""
+        idle = self.idle()
+        chosen: list[Segment] = []
+        for kind in KINDS:
+            smaller = self._content.tail.live
+            run: list[Segment] = []
+            end = 0
+            by_size = sorted((segment for segment in idle if segment.kind == kind), key=lambda segment: segment.live)
+            for segment in by_size:
+                if smaller + segment.live > most:
+                    break
+                run.append(segment)
+                if len(run) > 1 and segment.live < 2 * smaller:
+                    end = len(run)
+                smaller += segment.live
+            chosen += run[:end]
+        size = sum(segment.live for segment in chosen)
+        for segment in idle:
+            if segment.hollow and segment not in chosen and size + segment.live <= most:
+                chosen.append(segment)
+                size += segment.live
+        return chosen
+
+
+def _free_base(segments: list[Segment], size: int) -> int:
+    """The first stretch of locations that no segment uses."""
+    base = 0
+    for segment in sorted(segments, key=lambda segment: segment.base):
+        if segment.base - base >= size:
+            break
+        base = segment.base + segment.size
+    if base + size > TAIL:
+        raise MatcherError("the engine is full: more than two thousand million locations")
+    return base
