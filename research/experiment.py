@@ -1,6 +1,6 @@
 """How an experiment of a paper is declared: what is varied, which matchers run, what is measured, what was claimed.
 
-    Paper ── Experiment ── Claim        papers/*.py hold nothing but these
+    Paper ── Experiment ── Claim        papers/*.toml and *.csv, read by papers/__init__.py
                  │            └─ check(curves, rules) -> Outcome    (claims.py, rules.py)
                  └─ values at a scale x series ── one point each    (runner.py)
 
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 SCALES = ("smoke", "small", "paper")
 MEASURES = ("match", "upkeep", "deletions", "times", "plan", "halves", "sending")
 ENGINE = "hitbox"
-
-APPROXIMATE_TAMA = "tama=tama:exact=false"
-"""TAMA as the papers ran it, which call it approximate: it counts cells and confirms nothing. Ours can be exact."""
 
 Value = int | float | str
 ByScale = Mapping[str, Any]
@@ -80,22 +77,6 @@ class Claim:
     """Why it is judged in another way than in the report before the rules."""
     was: str = ""
     """Its text in that report, where that was another one."""
-
-
-def each(
-    titles: Mapping[str, str],
-    text: str,
-    said: str,
-    check: Callable[[str], Check],
-    finding: str = "",
-    **more: Any,
-) -> tuple[Claim, ...]:
-    """What a paper says of several is judged one by one; `titles`: matcher -> what the paper calls it."""
-    was = more.pop("was", "")
-    return tuple(
-        Claim(text.format(title), said, check(name), finding, was=was.format(title), **more)
-        for name, title in titles.items()
-    )
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from research.claims import judge
 from research.curves import BESIDE, Curves
 from research.errors import BenchError
 from research.experiment import Claim, Experiment, by
-from research.papers import PAPERS
+from research.papers import PAPERS, parse_check
 from research.ranks import rank_correlation
 from research.rules import CURRENT, DIRECTION, FACTOR, FAILS, NOT_COMPARABLE, UNDECIDED, Threshold
 
@@ -343,3 +343,31 @@ def test_no_claim_of_the_report_before_the_rules_was_lost() -> None:
     }
     lost = [row["claim"] for row in judging.before() if (row["paper"], row["experiment"], row["claim"]) not in now]
     assert lost == []
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("faster('fast', 'slow', 10)", claims.faster("fast", "slow", 10)),
+        ("falls('turn', where='x <= 2')", claims.falls("turn", where=lambda x: x <= 2)),
+        (
+            "faster('fast', 'slow', 10, 'size 2')",
+            claims.at_size(2, lambda at: claims.faster("fast", "slow", 10, at)),
+        ),
+        (
+            "faster('of[0]', 'of[-1]', None)",
+            claims.of_series("of", lambda one, other: claims.faster(one, other, None), 0, -1),
+        ),
+    ],
+)
+def test_a_check_can_be_written_in_a_table(text: str, same: claims.Check) -> None:
+    lines = {"fast": [1.0, 2.0, 3.0], "slow": [10.0, 21.0, 33.0], "turn": [9.0, 3.0, 12.0]}
+    c = curves([1, 2, 4], **lines, **{"of 1k": [1.0, 2.0, 3.0], "of 2k": [4.0, 5.0, 9.0]})
+    assert parse_check(text)(c, CURRENT) == same(c, CURRENT)
+    assert verdict(same, c) not in ("not comparable", "undecided")
+
+
+@pytest.mark.parametrize("text", ["faster", "quicker('a', 'b')", "faster('a')", "faster('a', b, 1)"])
+def test_a_check_that_does_not_exist_is_an_error(text: str) -> None:
+    with pytest.raises((ValueError, AttributeError, TypeError)):
+        parse_check(text)
