@@ -38,6 +38,7 @@ from hitbox.broker.fair_threads import FairThreads, held
 from hitbox.broker.http import auth, connections, health, openapi, request_bodies, routes
 from hitbox.broker.http.access_log import AccessLog
 from hitbox.broker.http.auth import AccessControl, RateLimiter
+from hitbox.broker.http.body_memory import Account, BodyMemory
 from hitbox.broker.http.error_responses import describe, status_of
 from hitbox.broker.http.event_stream import EventStream, StreamQuery, event_number
 from hitbox.broker.http.gate import Gate, Handler
@@ -100,7 +101,7 @@ class Endpoints:
         self.broker, self.version = broker, version
         self.rate_limiter = RateLimiter(broker.settings.publish_rate)
         self.lookups = FairThreads("hitbox-lookup", 2, broker.settings.max_lookups)
-        self.listings, self.figures = Listings(), LiveFigures(broker)
+        self.listings, self.figures, self.bodies = Listings(), LiveFigures(broker), BodyMemory(broker.settings)
         self._connected: Counter[str] = Counter()
 
     def handler(self, route: routes.Route) -> Handler:
@@ -108,15 +109,16 @@ class Endpoints:
             return json_response(await route.run(call), route.status)
 
         async def run(request: Request, caller: Caller) -> ASGIApp:
-            call = routes.Call(self.broker, self.rate_limiter, self.lookups, request, caller, route.need)
-            call.query = _query(request, route.query)
-            if route.body is not None and not route.raw:
-                if request_bodies.kind_of(request) != "application/json":
-                    raise BadRequest("the content type must be application/json")
-                call.body = await call.read_value(route.body)
-            if route.listing:
-                return self.listings.answer(caller.name, partial(answer, call))
-            return await answer(call)
+            with Account(self.bodies, caller.name) as account:
+                call = routes.Call(self.broker, self.rate_limiter, self.lookups, request, caller, route.need, account)
+                call.query = _query(request, route.query)
+                if route.body is not None and not route.raw:
+                    if request_bodies.kind_of(request) != "application/json":
+                        raise BadRequest("the content type must be application/json")
+                    call.body = await call.read_value(route.body)
+                if route.listing:
+                    return self.listings.answer(caller.name, partial(answer, call))
+                return await answer(call)
 
         return run
 
@@ -142,7 +144,10 @@ class Endpoints:
                 except HitboxError as problem:
                     await socket.send_denial_response(error_response(problem))
                     return
+                line: connections.WebSocketProtocol = socket.scope["extensions"]["hitbox"]
+                line.account = stack.enter_context(Account(self.bodies, caller.name))
                 await made.run()
+                line.account = None
 
         return connect
 

@@ -3,7 +3,7 @@
 uvicorn limits only the pause between two requests on a connection. Here a connection is also closed if
 
     the head of a request is not complete `request_seconds` after the connection opened (or after its first byte)
-    a body is not complete `body_seconds` after its head
+    a body is not complete `body_seconds` after its head, or a large message of a WebSocket after its beginning
     the client has read nothing of what is sent to it for `stall_seconds`
     there are `max_sockets` connections already (status 503)
     the head of a request is larger than `max_header_bytes`, or names two lengths of the body (status 400)
@@ -46,11 +46,12 @@ from websockets.frames import Frame, apply_mask  # type: ignore[attr-defined]  #
 from websockets.protocol import State
 
 from hitbox.broker.clock import time
+from hitbox.broker.http.body_memory import Account
 from hitbox.broker.http.keepalive import Keepalive, probe
 from hitbox.broker.http.tls import Tls
 from hitbox.broker.settings import Settings
 from hitbox.broker.stats import Statistics
-from hitbox.protocol.errors import CannotListen
+from hitbox.protocol.errors import CannotListen, Overloaded
 
 OTHER_FILES = 100
 """Open files other than connections: the store, snapshots, libraries."""
@@ -431,6 +432,7 @@ class WebSocketProtocol(_Unread, WebSocketsSansIOProtocol):
         super().__init__(config, *args, **named)
         self._partial = bytearray()  # of a frame that is not complete
         self._fragments = False  # a message in several frames has begun
+        self._fragment_bytes = 0
         self.take: Callable[[bytes], bool] | None = None
         """Gets each text message first, while the session waits for it; true: it was handled at once."""
         self._awaited = False  # the session waits for the next message
@@ -439,6 +441,9 @@ class WebSocketProtocol(_Unread, WebSocketsSansIOProtocol):
         self._asked = False  # whether it is there, with a ping that it has not answered
         self._heard = False  # since it was last looked at
         self._opening: asyncio.TimerHandle | None = None  # until the handshake is answered
+        self.account: Account | None = None
+        """Of what has come of a message that is not complete; and the time that is left for it."""
+        self._completing: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -460,6 +465,8 @@ class WebSocketProtocol(_Unread, WebSocketsSansIOProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._opened()
+        if self._completing is not None:
+            self._completing.cancel()
         self.read_paused = False  # nothing more is read: a TLS transport that is closed cannot resume
         super().connection_lost(exc)
 
@@ -470,11 +477,41 @@ class WebSocketProtocol(_Unread, WebSocketsSansIOProtocol):
         if self._early or not self.handshake_complete:
             self._early = self._early or self.handshake_initiated
             super().data_received(data)
+            self._count(len(self.conn.reader.buffer) + sum(map(len, self.frames)), self.read_paused)
             return
         self._turn_ends = time.monotonic() + TURN_SECONDS
         self._partial += data
         used = self._whole_frames()
         del self._partial[:used]
+        self._count(len(self._partial) + self._fragment_bytes, used > 0 and not self._fragments)
+
+    def _count(self, size: int, complete: bool) -> None:
+        """A message that is not complete has so many bytes; few, as between two reads, do not count. `complete`: one
+        before it has come to its end."""
+        if self._completing is not None and (complete or size <= READ_BYTES_UPGRADED):
+            self._completing.cancel()
+            self._completing = None
+        if self.account is None or (size <= READ_BYTES_UPGRADED and not self.account.size):
+            return
+        try:
+            self.account.hold(size if size > READ_BYTES_UPGRADED else 0)
+        except Overloaded as problem:
+            self._fail(1013, str(problem))
+        else:
+            if self._completing is None and self.account.size:
+                self._completing = self.loop.call_later(self.config.limits.body_seconds, self._not_complete)
+
+    def _not_complete(self) -> None:
+        if self.read_paused:  # by the session, so that is not the client's fault
+            self._completing = self.loop.call_later(self.config.limits.body_seconds, self._not_complete)
+            return
+        self.config.closed["body"] += 1
+        self._fail(1008, "a message took too long to arrive")
+
+    def _fail(self, code: int, reason: str) -> None:
+        if not self.close_sent:
+            self.conn.fail(code, reason[:120])
+            self.handle_parser_exception()
 
     def _whole_frames(self) -> int:
         """Handle all whole frames; returns the number of bytes that they have."""
@@ -500,6 +537,7 @@ class WebSocketProtocol(_Unread, WebSocketsSansIOProtocol):
             else:
                 if kind & 0x0F in (CONTINUATION, 1, 2):
                     self._fragments = not kind & FINAL
+                    self._fragment_bytes = self._fragment_bytes + length if self._fragments else 0
                 super().data_received(bytes(data[at:end]))
                 if self.transport.is_closing():
                     return len(data)
@@ -557,9 +595,8 @@ class WebSocketProtocol(_Unread, WebSocketsSansIOProtocol):
     def handle_cont(self, event: Frame) -> None:
         if len(self.frames) < MOST_FRAGMENTS:
             super().handle_cont(event)
-        elif not self.close_sent:
-            self.conn.fail(1009, "a message in too many frames")
-            self.handle_parser_exception()
+        else:
+            self._fail(1009, "a message in too many frames")
 
     def handle_ping(self) -> None:
         if self.writable.is_set():

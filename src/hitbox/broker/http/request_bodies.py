@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from hitbox.broker.events.json_text import check_size, decode, decode_each, decode_list
 from hitbox.broker.events.published_event import PublishedEvent
+from hitbox.broker.http.body_memory import Account
 from hitbox.broker.settings import Settings
 from hitbox.broker.subscribers.subscriptions import Subscription
 from hitbox.encoding.arrays import DEFAULT_PRIORITY
@@ -33,7 +34,7 @@ LEAST_BYTES = 8
 T = TypeVar("T")
 
 
-async def read(request: Request, most: int) -> bytes:
+async def read(request: Request, most: int, account: Account) -> bytes:
     """The whole body. Raises TooLarge as soon as it exceeds `most` bytes."""
     parts, size = [], 0
     try:
@@ -41,6 +42,7 @@ async def read(request: Request, most: int) -> bytes:
             size += len(part)
             if size > most:
                 raise TooLarge(f"a body may have at most {most} bytes")
+            account.hold(size)
             parts.append(part)
     except ClientDisconnect:
         raise BadRequest("the connection ended before the body did") from None  # the client will not see it

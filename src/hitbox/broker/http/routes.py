@@ -35,6 +35,7 @@ from hitbox.broker.events.published_event import PublishedEvent, answered, is_tr
 from hitbox.broker.fair_threads import FairThreads
 from hitbox.broker.http import request_bodies
 from hitbox.broker.http.auth import RateLimiter
+from hitbox.broker.http.body_memory import Account
 from hitbox.broker.http.gate import declared
 from hitbox.broker.http.websocket import check_count
 from hitbox.broker.settings import Options, check_name
@@ -63,6 +64,7 @@ class Call:
     request: Request
     caller: Caller
     need: Need
+    account: Account
     body: Any = None
     query: Any = None
 
@@ -75,7 +77,7 @@ class Call:
 
     async def read(self, most: int) -> bytes:
         """The body. It may have taken long, so the caller is asked for its rights again."""
-        data = await request_bodies.read(self.request, most)
+        data = await request_bodies.read(self.request, most, self.account)
         self.caller.check(self.need)
         return data
 
