@@ -115,7 +115,7 @@ def compiled(text: str, schema: Schema | None = None) -> tuple[list[tuple[str, b
         ("ANY(prices) = 9007199254740993", [("", False)]),
         ("ANY(prices) = -0.0", [("=prices 0.0", True)]),
         ("ANY(flags) = TRUE", [("=flags 1", True)]),
-        ("s LIKE '%abc%' XOR n > 3", [("", False)]),
+        ("s LIKE '%abc%' XOR n > 3", [("", False), ("%s abc", True)]),
     ],
 )
 def test_covers(text: str, wanted: list[tuple[str, bool]]) -> None:

@@ -233,6 +233,42 @@ def test_random_predicates(seed: int) -> None:
     assert len(seen) >= 3
 
 
+class PlainTexts(Texts):
+    """Random predicates of plain conditions, in which an attribute may be named again and again."""
+
+    def condition(self) -> str:
+        name, low = self.rng.choice("ab"), self.rng.randrange(5)
+        kind = self.rng.randrange(6)
+        if kind == 0:
+            return f"{name} BETWEEN {low} AND {low + self.rng.randrange(3)}"
+        if kind == 1:
+            return f"{name} IS {self.rng.choice(['', 'NOT '])}NULL"
+        return f"{name} {self.rng.choice(['=', '<>', '<', '>='])} {low}"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_plain_conditions_are_true_at_some_point(seed: int) -> None:
+    """Also below XOR, where no condition can be judged alone."""
+    rng = random.Random(seed)
+    texts = ["a > 1 XOR a > 0", "NOT (a > 1 XOR b > 0 XOR a > 2)"]
+    texts += [PlainTexts(rng).predicate(3) for _ in range(18)]
+    events = [{"new": {"a": (2, 4), "b": 1}, "old": None}] + [random_event(rng) for _ in range(20)]
+    trees = [parse(text, Schema(SCHEMA)) for text in texts]
+    for event, ids in zip(events, answers(texts, events), strict=True):
+        points = points_of(event, False)
+        assert ids == [n for n, tree in enumerate(trees) if any(evaluate(tree, point) is True for point in points)]
+
+
+def test_xor_is_linear_however_deep() -> None:
+    """What the parts of an XOR and their negations have in common is looked at once."""
+    text = "a = 1"
+    for number in range(40):
+        text = f"(b = {number} OR ({text}) AND b <> {number}) XOR LENGTH(name) = {number}"
+    index = index_of([text, " XOR ".join(f"a <> {number}" for number in range(200))])
+    assert index.match({"a": (201, 203), "b": 50, "name": "x"}) == [0]
+    assert 1 in index.match({"a": (199, 201), "b": 50, "name": "x"})
+
+
 @pytest.mark.parametrize("matcher", ["hitbox", "brute"])
 @pytest.mark.parametrize("labels", [[], ["s = 'ab'"], ["s = '-'", "s = 'z'"]])
 def test_a_function_of_an_interval_between_two_labels(matcher: str, labels: list[str]) -> None:

@@ -185,8 +185,12 @@ class Condition:
 def conditions(root: Node, schema: Schema) -> Iterator[Condition]:
     """The conditions of a tree that derived attributes can decide, or help to decide."""
     stack: list[tuple[Any, bool]] = [(root, False)]
+    seen = set()
     while stack:
         node, negated = stack.pop()
+        if (id(node), negated) in seen:  # below two XORs
+            continue
+        seen.add((id(node), negated))
         if isinstance(node, (Leaf, Test)):
             found = condition(node.negated() if negated else node, schema)
             if found is not None:
@@ -195,8 +199,8 @@ def conditions(root: Node, schema: Schema) -> Iterator[Condition]:
                 yield from (Condition(of, "IS NOT NULL", exact=False) for of in _coordinates(node))
         elif not isinstance(node, Quantifier):
             negated ^= node.op == "NOT"
-            for at, child in reversed(list(enumerate(node.children))):
-                stack.append((child, negated and (node.op != "XOR" or at == 0)))  # as without_not does it
+            for child in reversed(node.children):
+                stack += [(child, negated)] + [(child, not negated)] * (node.op == "XOR")
 
 
 def condition(node: Leaf | Test, schema: Schema) -> Condition | None:

@@ -58,6 +58,8 @@ MAX_WASTED = 50_000
 """Products of terms that may turn out to be too many before no more are tried."""
 EXACT_BOXES = 10_000
 """Terms and boxes up to which an event with intervals is judged exactly."""
+MOST_ODD = 256
+"""Terms that an XOR is multiplied out to; it is one condition beyond."""
 LITERAL_LENGTH = 2  # characters that a literal takes, with what separates it from the next one, at least
 PRODUCT_FACTOR = 4  # a product may be this many times over the bound before empty and equal terms are dropped
 MAX_PAIRWISE_TERMS = 32  # terms that are compared pair by pair
@@ -258,21 +260,18 @@ def terms(
     out to at most `most` terms; a disjunction has at most `bound`. `root` is that of the predicate without NOT;
     `of_nodes` takes the terms of each node in it, by id. It takes no more than what is left of `steps`."""
     codecs, steps = keys.codecs, steps or Steps()
+    known: dict[int, list[Term]] = {} if of_nodes is None else of_nodes
 
-    def visit(node: Node, done: Sequence[list[Term]]) -> list[Term]:
-        found = of_branch(node, done) if isinstance(node, Branch) else of_condition(node)
-        if of_nodes is not None:
-            of_nodes[id(node)] = found
-        return found
-
-    def of_branch(node: Branch, done: Sequence[list[Term]]) -> list[Term]:
+    def of_branch(node: Branch) -> list[Term]:
+        done = [known[id(child)] for child in node.children]
         if node.op == "AND":
             return _conjunction(node.children, done, most, steps)
         if node.op == "OR":
             found = _tidy([term for part in done for term in part], steps)
             return found if len(found) <= bound else _hull(found, node)
         if node.op == "XOR":
-            return [Term(dict.fromkeys(needed(node), PRESENT), (node,))]
+            odd = _odd(done, [known[id(child)] for child in node.opposites], min(most, MOST_ODD), steps)
+            return [Term(dict.fromkeys(needed(node), PRESENT), (node,))] if odd is None else odd
         return [Term({})] if node.op == "TRUE" else []
 
     def of_condition(node: Leaf | Test | Quantifier) -> list[Term]:
@@ -284,7 +283,18 @@ def terms(
                 raise _misfit(node, codecs[node.number], predicate.text, problem) from None
         return _test_terms(node, keys) if isinstance(node, Test) else _quantifier_terms(node)
 
-    return settled(fold(_without_not(predicate.root) if root is None else root, visit), predicate, keys, steps)
+    root = _without_not(predicate.root) if root is None else root
+    todo: list[Node] = [root]
+    while todo:  # no fold: the parts of an XOR and their negations have parts in common
+        node = todo[-1]
+        if isinstance(node, Branch) and id(node) not in known:
+            left = [child for child in (*node.children, *node.opposites) if id(child) not in known]
+            if left:
+                todo += reversed(left)
+                continue
+        if id(todo.pop()) not in known:
+            known[id(node)] = of_branch(node) if isinstance(node, Branch) else of_condition(node)
+    return settled(known[id(root)], predicate, keys, steps)
 
 
 def settled(found: list[Term], predicate: Predicate, keys: Keys, steps: Steps) -> list[Term]:
@@ -441,10 +451,7 @@ def _conjunction(nodes: Sequence[Node], parts: Sequence[list[Term]], most: int, 
         size, room = len(found) * len(part), max(most, len(found), len(part))
         promising = size <= PRODUCT_FACTOR * room and wasted < MAX_WASTED
         if size <= room or (promising and _numbers(found) & _numbers(part)):
-            ends = len(part) * _intervals(found) + len(found) * _intervals(part)
-            steps.spend(STEPS_OF_PAIR * size + ends // ENDS_PER_STEP)
-            pairs = (_both(one, other) for one in found for other in part)
-            made = _tidy([term for term in pairs if term], steps)
+            made = _tidy(_pairs(found, part, steps), steps)
             if len(made) <= room:
                 found = made
                 continue
@@ -455,6 +462,27 @@ def _conjunction(nodes: Sequence[Node], parts: Sequence[list[Term]], most: int, 
         return found
     steps.spend(len(found) * len(covered))
     return [term for one in found for term in _meet([one, *covered])]
+
+
+def _pairs(several: Sequence[Term], others: Sequence[Term], steps: Steps) -> list[Term]:
+    """The terms of the conjunction of two disjunctions."""
+    ends = len(others) * _intervals(several) + len(several) * _intervals(others)
+    steps.spend(STEPS_OF_PAIR * len(several) * len(others) + ends // ENDS_PER_STEP)
+    return [both for one in several for other in others if (both := _both(one, other))]
+
+
+def _odd(parts: Sequence[list[Term]], opposites: Sequence[list[Term]], most: int, steps: Steps) -> list[Term] | None:
+    """The terms for which an odd number of parts is true, and none is unknown; None if they are more than `most`."""
+    odd, even = parts[0], opposites[0]
+    for yes, no in zip(parts[1:], opposites[1:], strict=True):
+        if (len(odd) + len(even)) * max(len(yes), len(no)) > PRODUCT_FACTOR * most:
+            return None
+        odd, even = (
+            _tidy(_pairs(odd, one, steps) + _pairs(even, other, steps), steps) for one, other in ((no, yes), (yes, no))
+        )
+        if max(len(odd), len(even)) > most:
+            return None
+    return odd
 
 
 def _intervals(several: Sequence[Term]) -> int:
@@ -635,7 +663,7 @@ def _without_not(root: Node) -> Node:
     """One look is enough for the common flat shapes."""
     if not isinstance(root, Branch):
         return root
-    flat = root.op != "NOT" and not any(isinstance(child, Branch) for child in root.children)
+    flat = root.op not in ("NOT", "XOR") and not any(isinstance(child, Branch) for child in root.children)
     return root if flat else without_not(root)
 
 

@@ -188,11 +188,13 @@ class Quantifier(Whole):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Branch:
-    """`op` is AND, OR, XOR (two children or more), NOT (one), TRUE or FALSE (none)."""
+    """`op` is AND, OR, XOR (two children or more), NOT (one), TRUE or FALSE (none). `opposites` are the negations of
+    the children of an XOR, where there is no NOT."""
 
     op: str
     children: tuple[Node, ...]
     position: int
+    opposites: tuple[Node, ...] = ()
 
     def __str__(self) -> str:
         return fold(self, _text)
@@ -274,8 +276,9 @@ def without_not(root: Node) -> Node:
         if node.op == "NOT":
             return done[0][1], done[0][0]
         if node.op == "XOR":
-            (one, other), rest = done[0], [yes for yes, _ in done[1:]]
-            return tuple(Branch("XOR", (first, *rest), node.position) for first in (one, other))  # type: ignore[return-value]
+            yes, no = zip(*done, strict=True)
+            even = Branch("XOR", (no[0], *yes[1:]), node.position, (yes[0], *no[1:]))
+            return Branch("XOR", yes, node.position, no), even
         if not done:
             return node, Branch(NEGATED[node.op], (), node.position)
         plain = join(node.op, [yes for yes, _ in done], node.position)
