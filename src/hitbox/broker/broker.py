@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from hitbox.broker.access.directory import Directory
+from hitbox.broker.access.directory import Directory, publishers
 from hitbox.broker.access.rights import PUBLISH, Caller
 from hitbox.broker.access.usage import Charge, store_charges
 from hitbox.broker.clock import clock, time
@@ -234,7 +234,7 @@ class Broker:
 
     def _latest(self, count: int) -> Iterator[tuple[int, str, bytes]]:
         """Number, principal and text of the latest stored events, those that principals of now have published."""
-        at, first = self.store.number_of_latest(count), self.directory.publishers()
+        at, first = self.store.number_of_latest(count), publishers(self.store)
         while at and (rows := self.store.events_from(at, LOADED_ROWS)):
             yield from ((seq, name, body) for seq, _, name, body in rows if first.get(name, NEVER) <= seq)
             at = rows[-1][0] + 1

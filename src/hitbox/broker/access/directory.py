@@ -154,12 +154,6 @@ class Directory:
             self.problems.append(f"the rights of {what!r} cannot be read ({problem})")
             return None
 
-    def publishers(self) -> dict[str, int]:
-        """The number of the first event that each principal can have published: those before it are of an earlier one
-        that had its name."""
-        stored = {name: self.store.get_meta(SINCE + name, 0) for name in self.principals}
-        return {LOCAL: 0, **{name: number for name, number in stored.items() if isinstance(number, int)}}
-
     # ---- predicates
 
     def compile(self, schema: Schema, changed: Mapping[str, Principal] | None = None) -> Predicates:
@@ -528,6 +522,16 @@ def _remove(store: Store, principal: str, tokens: list[str]) -> None:
     store.tokens.delete((id,) for id in tokens)
     store.principals.delete([(principal,)])
     store.meta.delete([(PREFIX + principal,), (SINCE + principal,)])
+
+
+def publishers(store: Store) -> dict[str, int]:
+    """The number of the first event that each principal can have published: those before it are of an earlier one that
+    had its name."""
+    names = [name for name, *_ in store.principals.scan()]
+    return {
+        LOCAL: 0,
+        **{name: found if isinstance(found := store.get_meta(SINCE + name, 0), int) else 0 for name in names},
+    }
 
 
 # ---- the folder of a stopped broker
