@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import time
 from collections.abc import Iterator
@@ -13,7 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from hitbox import __version__
+from hitbox import Schema, __version__
+from hitbox.broker.broker import Broker
 from hitbox.client import Client, StoreFull
 from support.served import served
 
@@ -417,6 +419,22 @@ def test_principals_and_tokens(browser: playwright.Browser, tmp_path: Path) -> N
         page.get_by_role("button", name=f"Revoke {of_ann['id']}").click()
         agree(page)
         expect(page.locator("#tokens tr")).to_have_count(1)
+        page.close()
+
+
+def test_first_steps_with_any_name(browser: playwright.Browser, tmp_path: Path) -> None:
+    """The commands are copied to a shell."""
+    name = """it's "$(hitbox)" `x`"""
+    Broker(tmp_path / "broker", Schema({name: "int"})).store.close()
+    with served(tmp_path / "broker") as url:
+        page = browser.new_page()
+        page.goto(url)
+        doubled = name.replace('"', '""')
+        expect(page.locator("#guide-where")).to_have_text(f'"{doubled}" > 2')
+        command = ["hitbox", "subscribe", f'"{doubled}" > 2', "--name", "me", "--url", url]
+        assert shlex.split(page.locator("#guide-client").inner_text()) == command
+        command = ["hitbox", "publish", json.dumps({name: 3}, separators=(",", ":")), "--url", url]
+        assert shlex.split(page.locator("#guide-command").inner_text()) == command
         page.close()
 
 

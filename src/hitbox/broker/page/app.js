@@ -843,6 +843,9 @@ const listAccess = () => listed("principals-error", async () => {
 const SAMPLES = { int: 3, float: 12.5, string: "Paris", bool: true, timestamp: "2026-01-31T12:00:00Z" };
 const CONDITIONS = { int: "> 2", float: "< 20", string: "= 'Paris'", bool: "= TRUE", timestamp: "> '2026-01-01T00:00:00Z'" };
 
+// A text as one word of a command line: the names of attributes may have any character.
+const quoted = (text) => `'${text.replace(/'/g, "'\\''")}'`;
+
 // An event, and the first steps, in words of the schema.
 async function example() {
   const { attributes } = await ask("GET", "/v1/schema");
@@ -852,10 +855,10 @@ async function example() {
   $("event").value = print(event, 1);
   document.body.classList.toggle("one-sided", attributes.every((a) => a.role === "criteria")); // subscriptions state nothing about themselves
   const first = asked.find((a) => a.type in CONDITIONS);
-  const where = first ? `${/^[a-z_][\w.]*$/i.test(first.name) ? first.name : `"${first.name}"`} ${CONDITIONS[first.type]}` : "TRUE";
+  const where = first ? `${/^[a-z_][\w.]*$/i.test(first.name) ? first.name : `"${first.name.replace(/"/g, '""')}"`} ${CONDITIONS[first.type]}` : "TRUE";
   message("guide-where", where);
-  message("guide-command", `hitbox publish '${print(event)}' --url ${location.origin}`);
-  message("guide-client", `hitbox subscribe "${where}" --name me --url ${location.origin}`);
+  message("guide-command", `hitbox publish ${quoted(print(event))} --url ${location.origin}`);
+  message("guide-client", `hitbox subscribe ${quoted(where)} --name me --url ${location.origin}`);
 }
 
 async function begin() {
