@@ -685,6 +685,21 @@ def test_a_closed_client_sends_nothing_more(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_nothing_is_sent_after_the_end(tmp_path: Path) -> None:
+    """The timer of acknowledgements does not come when the loop is closed."""
+
+    async def scenario() -> None:
+        async with serving(tmp_path) as (broker, url), Client(url) as client:
+            async with client.subscriber("ann", subscriptions=[{"name": "s", "where": "qty > 0"}]) as ann:
+                await client.publish({"qty": 1})
+                await ann.ack(await ann.next())
+                assert (timer := ann._flush) is not None
+            assert timer.cancelled()
+            await until(lambda: not broker.mailbox("ann").pending)
+
+    asyncio.run(scenario())
+
+
 def test_who_waits_for_a_delivery_is_told_that_the_subscriber_is_closed(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path) as (_, url), Client(url) as client:

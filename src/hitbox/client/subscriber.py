@@ -168,7 +168,9 @@ class Subscriber:
         await self._send_numbers("extend", seqs)
 
     async def _send_acks(self) -> None:
-        self._flush = None
+        if self._flush is not None:
+            self._flush.cancel()  # it would come after the end of the connection, or of the loop
+            self._flush = None
         seqs, self._acks = self._acks, []
         numbers: list[int] = []
         earlier: list[int] = []  # that came on an earlier connection
