@@ -1,7 +1,9 @@
 // What events bring to the sets that covers are found by (sets/anchors.hpp), as Python hands it over.
 #pragma once
 
-#include <optional>
+#include <algorithm>
+#include <deque>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -27,11 +29,25 @@ struct Brought {
   std::vector<Value> values;
   std::vector<size_t> ends{0};  // by event
 
-  void add_text(u32 set, PyObject* text) {
-    Py_ssize_t size;
-    const char* data = PyUnicode_AsUTF8AndSize(text, &size);
-    if (!data) throw nb::python_error();
-    values.push_back({set, false, {data, size_t(size)}});
+  explicit Brought(std::vector<std::string_view> set_names) : names(std::move(set_names)) {}
+
+  void add(u32 set, std::string_view text) { values.push_back({set, false, text}); }
+  // A text that nobody else holds.
+  void keep(u32 set, std::string text) {
+    kept_.push_back(std::move(text));
+    add(set, kept_.back());
+  }
+  void end_event() { ends.push_back(values.size()); }
+
+  // What Python says that an event brings, the last one so far: {name: a text, a list of texts, or True}.
+  void add_event(const nb::list& given) {
+    for (nb::handle one : given) {
+      const nb::bytes name = nb::cast<nb::bytes>(one[0]);
+      const auto at = std::find(names.begin(), names.end(), std::string_view(name.c_str(), name.size()));
+      if (at == names.end()) throw nb::value_error("there is no such set");
+      add_values(u32(at - names.begin()), nb::list(one[1])[0].ptr());
+    }
+    end_event();
   }
 
   // The sets are (name, [per event None, a text, a list of texts, or True for whatever there is]). Python keeps the texts.
@@ -46,15 +62,8 @@ struct Brought {
       columns.push_back(pair[1].ptr());
     }
     for (size_t event = 0; event < events; ++event) {
-      for (u32 set = 0; set < columns.size(); ++set) {
-        PyObject* value = PyList_GetItem(columns[set], Py_ssize_t(event));
-        if (value == Py_None) continue;
-        if (value == Py_True) values.push_back({set, true, {}});
-        else if (!PyList_Check(value)) add_text(set, value);
-        else
-          for (Py_ssize_t i = 0; i < PyList_Size(value); ++i) add_text(set, PyList_GetItem(value, i));
-      }
-      ends.push_back(values.size());
+      for (u32 set = 0; set < columns.size(); ++set) add_values(set, PyList_GetItem(columns[set], Py_ssize_t(event)));
+      end_event();
     }
   }
 
@@ -63,6 +72,23 @@ struct Brought {
     for (const Value& one : values) total += one.text.size();
     return total;
   }
+
+ private:
+  void add_values(u32 set, PyObject* value) {
+    if (value == Py_None) return;
+    if (value == Py_True) values.push_back({set, true, {}});
+    else if (!PyList_Check(value)) add_text(set, value);
+    else
+      for (Py_ssize_t i = 0; i < PyList_Size(value); ++i) add_text(set, PyList_GetItem(value, i));
+  }
+  void add_text(u32 set, PyObject* text) {
+    Py_ssize_t size;
+    const char* data = PyUnicode_AsUTF8AndSize(text, &size);
+    if (!data) throw nb::python_error();
+    add(set, {data, size_t(size)});
+  }
+
+  std::deque<std::string> kept_;
 };
 
 // (segment, member): what an event was found to bring.
@@ -94,17 +120,15 @@ inline void require_attributes(const AnchorSegments& segments, size_t attributes
 // The covers that one event finds by what it brings.
 class AnchoredEvent {
  public:
-  AnchoredEvent(const AnchorSegments& segments, const nb::list& sets) : segments_(segments), sets_(sets) {}
+  AnchoredEvent(const AnchorSegments& segments, const Brought& brought) : segments_(segments), brought_(brought) {}
 
-  // Once the event has been encoded: that refuses texts which cannot be read here.
-  void read() { brought_.emplace(sets_, 1); }
-  bool is_long() const { return brought_->work() > SHORT; }
+  bool is_long() const { return brought_.work() > SHORT; }
 
   void find(const i64* low, const i64* high, size_t attributes) {
     require_attributes(segments_, attributes);
     sets::Seen seen;
     Members members;
-    find_members(segments_, *brought_, 0, seen, members);
+    find_members(segments_, brought_, 0, seen, members);
     for (auto [at, member] : members)
       segments_[at]->meeting(member, low, high, [&](u32 number, u8 level) { covers_.push_back({number, level}); });
   }
@@ -136,8 +160,7 @@ class AnchoredEvent {
 
  private:
   const AnchorSegments& segments_;
-  const nb::list& sets_;
-  std::optional<Brought> brought_;
+  const Brought& brought_;
   std::vector<std::pair<u32, u8>> covers_;  // numbers and levels
 };
 

@@ -56,96 +56,6 @@ void check_size(PyObject* event, Py_ssize_t size) {
   throw nb::python_error();
 }
 
-// The memory of a Python object.
-class Buffer {
- public:
-  explicit Buffer(nb::handle object) {
-    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE)) throw nb::python_error();
-  }
-  ~Buffer() { PyBuffer_Release(&view_); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-
-  template <class T>
-  const T* data() const {
-    return static_cast<const T*>(view_.buf);
-  }
-  template <class T>
-  size_t size() const {
-    return size_t(view_.len) / sizeof(T);
-  }
-
- private:
-  Py_buffer view_;
-};
-
-// An ordered dictionary with gaps, as encoding/string_dictionary.py lays it out: a frozen base, and an overlay of strings
-// that came later, sorted, with their labels.
-class Dictionary {
- public:
-  explicit Dictionary(nb::handle parts)
-      : data_(parts[0]), offsets_(parts[1]), labels_(parts[2]), sorted_(parts[3]), overlay_(parts[4]) {}
-
-  // The label of a known string, or the odd key in the gap where it would stand.
-  i64 key(const char* text, size_t size) const {
-    const size_t at = first_not_below(labels_.size<i64>(), [&](size_t i) {
-      const i64* start = offsets_.data<i64>() + i;
-      return compare(data_.data<char>() + start[0], size_t(start[1] - start[0]), text, size);
-    });
-    if (at < labels_.size<i64>() && is_base(at, text, size)) return labels_.data<i64>()[at];
-    i64 below = at ? labels_.data<i64>()[at - 1] : MISSING;
-    const size_t late = first_not_below(size_t(PyList_Size(sorted_.ptr())), [&](size_t i) {
-      auto [known, length] = bytes_at(i);
-      return compare(known, length, text, size);
-    });
-    if (late < size_t(PyList_Size(sorted_.ptr()))) {
-      auto [known, length] = bytes_at(late);
-      if (!compare(known, length, text, size)) return label_at(late);
-    }
-    if (late) below = std::max(below, label_at(late - 1));
-    return below == MISSING ? LOWEST : below + 1;
-  }
-
- private:
-  template <class Compare>
-  static size_t first_not_below(size_t count, Compare compare) {
-    size_t low = 0;
-    while (low < count) {
-      size_t middle = low + (count - low) / 2;
-      if (compare(middle) < 0) low = middle + 1;
-      else count = middle;
-    }
-    return low;
-  }
-
-  // UTF-8 sorts as code points do.
-  static int compare(const char* one, size_t size, const char* two, size_t other) {
-    int order = std::memcmp(one, two, std::min(size, other));
-    return order ? order : size < other ? -1 : size > other;
-  }
-
-  bool is_base(size_t at, const char* text, size_t size) const {
-    const i64* start = offsets_.data<i64>() + at;
-    return !compare(data_.data<char>() + start[0], size_t(start[1] - start[0]), text, size);
-  }
-
-  std::pair<const char*, size_t> bytes_at(size_t at) const {
-    PyObject* bytes = PyList_GetItem(sorted_.ptr(), Py_ssize_t(at));
-    char* data;
-    Py_ssize_t size;
-    if (!bytes || PyBytes_AsStringAndSize(bytes, &data, &size)) throw nb::python_error();
-    return {data, size_t(size)};
-  }
-
-  i64 label_at(size_t at) const {
-    nb::object bytes = nb::borrow(PyList_GetItem(sorted_.ptr(), Py_ssize_t(at)));
-    return nb::cast<i64>(overlay_[bytes]);
-  }
-
-  Buffer data_, offsets_, labels_;
-  nb::object sorted_, overlay_;
-};
-
 }  // namespace
 
 EventPlan::EventPlan(nb::list columns, nb::dict numbers, nb::list free, nb::object other_value, nb::object other_event,
@@ -158,7 +68,6 @@ EventPlan::EventPlan(nb::list columns, nb::dict numbers, nb::list free, nb::obje
   for (nb::handle attribute : free) free_.push_back(nb::cast<u32>(attribute));
   old_ = checked(PyUnicode_InternFromString("old"));
   new_ = checked(PyUnicode_InternFromString("new"));
-  parts_ = checked(PyUnicode_InternFromString("parts"));
   tzinfo_ = checked(PyUnicode_InternFromString("tzinfo"));
   days_ = checked(PyUnicode_InternFromString("days"));
   seconds_ = checked(PyUnicode_InternFromString("seconds"));
@@ -183,9 +92,7 @@ EventPlan::Column EventPlan::column(nb::handle native) {
   }
   if (type == "string") {
     out.type = Type::text;
-    out.dictionary = native[1];
-    out.memo = native[2];
-    out.most = nb::cast<i64>(native[3]);
+    out.labels = std::make_shared<Labels>(nb::cast<nb::list>(native[1]), nb::cast<size_t>(native[2]));
   }
   if (type == "int grid" || type == "float grid") {
     out.type = type == "int grid" ? Type::whole_grid : Type::real_grid;
@@ -271,14 +178,9 @@ bool EventPlan::list_key(const Column& column, PyObject* value, i64& key) const 
   return true;
 }
 
-// Of an exact string that files and columns can carry: as Dictionary.key says.
+// Of an exact string that files and columns can carry.
 bool EventPlan::text_key(const Column& column, PyObject* value, i64& key) const {
   if (Py_TYPE(value) != &PyUnicode_Type) return false;
-  PyObject* known = PyDict_GetItemWithError(column.memo.ptr(), value);
-  if (known) {
-    key = PyLong_AsLongLong(known);
-    return true;
-  }
   Py_ssize_t size;
   const char* text = PyUnicode_AsUTF8AndSize(value, &size);
   if (!text) {
@@ -286,11 +188,7 @@ bool EventPlan::text_key(const Column& column, PyObject* value, i64& key) const 
     return false;
   }
   if (std::memchr(text, 0, size_t(size))) return false;
-  nb::object parts = checked(PyObject_GetAttr(column.dictionary.ptr(), parts_.ptr()));
-  key = Dictionary(parts).key(text, size_t(size));
-  if (PyDict_Size(column.memo.ptr()) >= column.most) PyDict_Clear(column.memo.ptr());
-  nb::object number = checked(PyLong_FromLongLong(key));
-  if (PyDict_SetItem(column.memo.ptr(), value, number.ptr())) throw nb::python_error();
+  key = column.labels->key({text, size_t(size)});
   return true;
 }
 

@@ -6,12 +6,14 @@
 //                                                high  the same, unless an attribute is an interval
 #pragma once
 
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include <nanobind/nanobind.h>
 
 #include "base/common.hpp"
+#include "bindings/labels.hpp"
 
 namespace hitbox {
 
@@ -56,8 +58,7 @@ class EventPlan {
 
   struct Column {
     Type type = Type::other;
-    nb::object dictionary, memo;         // text: a string_dictionary.Dictionary, and its {string: key} of known strings
-    i64 most = 0;                        // strings that the memo holds
+    std::shared_ptr<Labels> labels;      // text
     nb::object epoch, plain_epoch;       // moment: the start of 1970, with and without a zone
     i64 over = 1, below = 0, above = 0;  // grid: step = over / under; keys outside the domain
     double scale = 1, under = 1;
@@ -99,7 +100,7 @@ class EventPlan {
   std::vector<u32> free_;
   nb::object other_value_, other_event_, derived_;
   bool ignores_;
-  nb::object old_, new_, parts_, tzinfo_, days_, seconds_, microseconds_;
+  nb::object old_, new_, tzinfo_, days_, seconds_, microseconds_;
 };
 
 void bind_event_plan(nb::module_& m);

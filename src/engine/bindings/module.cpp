@@ -13,6 +13,8 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings/brought.hpp"
+#include "bindings/document_batch.hpp"
+#include "bindings/event_details.hpp"
 #include "bindings/event_plan.hpp"
 #include "bindings/numpy_memory.hpp"
 #include "bindings/owners.hpp"
@@ -481,59 +483,131 @@ nb::object count(const std::vector<Segment*>& segments, const Tail& tail, Matrix
 // milliseconds until it gets it again.
 bool is_long(const SegmentSet& set) { return work_of(set) > 192; }
 
-// The ids of the subscriptions that one event matches, most urgent first, at most `limit` (-1: all). holds(event, slots)
-// decides on those that boxes leave in doubt. As a list, or as what `Ids::columns` says. If some covers have
-// anchors: these are `anchors`, and `sets` is what the event brings.
-nb::object match_event(const EventPlan& plan, const std::vector<Segment*>& segments, const Tail& tail,
-                       const std::string& simd, const Owners& owners, Ids& ids, nb::handle event, i64 limit,
-                       nb::handle holds, bool as_list, const std::optional<AnchorSegments>& anchors,
-                       const std::optional<nb::list>& sets) {
-  std::optional<AnchoredEvent> anchored;
-  if (anchors && sets) anchored.emplace(*anchors, *sets);
-  EventKeys keys;
-  plan.encode(event, keys);
-  const MatchInput input(segments, tail);
-  const SegmentSet& set = input.set;
-  const Kernels* kernels = require_kernels(simd);
-  Events events{keys.low, keys.ends(), plan.attributes()};
-  const size_t wanted = limit < 0 ? SIZE_MAX : size_t(limit);
-  if (anchored) {
-    anchored->read();
-    std::optional<ReleasedGil> free;
-    if (anchored->is_long()) free.emplace();
-    anchored->find(events.low, events.high, events.attributes);
+// Matches one event after the other against what an index holds at one moment, each in one call: from the event to the ids
+// of the subscriptions that it matches, most urgent first.
+class EventMatcher {
+ public:
+  // `documents` is a DocumentPlan or None. A second look at a subscription may take `steps`.
+  EventMatcher(nb::list segments, nb::object tail, const std::string& simd, nb::object owners, nb::object ids,
+               nb::list anchors, nb::object plan, nb::object documents, i64 steps)
+      : kernels_(require_kernels(simd)), tail_(nb::cast<const Tail&>(tail)), owners_(nb::cast<const Owners&>(owners)),
+        ids_(nb::cast<Ids&>(ids)), plan_(nb::cast<const EventPlan&>(plan)),
+        documents_(documents.is_none() ? nullptr : &nb::cast<const DocumentPlan&>(documents)), steps_(steps),
+        held_(nb::make_tuple(segments, tail, owners, ids, anchors, plan, documents)) {
+    for (nb::handle segment : segments) segments_.push_back(nb::cast<Segment*>(segment));
+    for (nb::handle segment : anchors) anchors_.push_back(nb::cast<const sets::AnchorSegment*>(segment));
   }
-  for (size_t asked = wanted;;) {
-    OwnedResult result;
-    Slots slots;
-    std::vector<i64> doubtful;
-    bool full;
-    {
-      std::optional<ReleasedGil> free;
-      if (is_long(set)) free.emplace();
-      if (asked) kernels->match_event(set, events, 0, MatchLimits{LEVELS - 1, 0, asked}, result);
-      full = result.size == asked;
-      if (anchored && asked) anchored->add_to(result, full);
-      if (!owners.plain) {
-        owners.settle(result.numbers, nullptr, result.size, slots, doubtful);
-        owners.decide({keys.low, keys.ends(), plan.attributes(), plan.free()}, false, slots, doubtful, 0);
-      } else if (!owners.direct) {
-        slots.need(result.size);
-        owners.slots(result.numbers, result.size, slots.data);
+
+  // The ids, at most `limit` (-1: all), as a list or as what `Ids::columns` says. holds(event, slots, as_json, now, budget)
+  // decides where native code cannot. `sets` are what the event brings, if some covers have anchors, or None.
+  nb::object mapping(nb::handle event, i64 limit, bool as_list, nb::handle holds, nb::handle sets, nb::handle budget) {
+    EventKeys keys;
+    plan_.encode(event, keys);  // it refuses texts that cannot be read below
+    std::optional<Brought> brought;
+    if (!anchors_.empty()) brought.emplace(nb::cast<nb::list>(sets), 1);
+    const Events events{keys.low, keys.ends(), plan_.attributes()};
+    const EventPoint point{events.low, events.high, events.attributes, plan_.free()};
+    return ids(events, limit, as_list, brought, [&](Slots& slots, std::vector<i64>& doubtful) {
+      {
+        std::optional<ReleasedGil> free;
+        if (doubtful.size() > MANY) free.emplace();
+        owners_.decide(point, false, slots, doubtful, 0);
       }
-    }
-    if (!doubtful.empty()) Owners::drop_denied(holds, event, doubtful, slots);
-    const i32* found = owners.plain && owners.direct ? result.numbers : slots.data;
-    size_t size = owners.plain ? result.size : slots.size;
-    // Several boxes of one subscription, or boxes that were not enough, may have used up the limit.
-    if (size < wanted && full && asked) {
-      asked = asked < SIZE_MAX / 8 ? 8 * asked : SIZE_MAX;
-      continue;
-    }
-    size = std::min(size, wanted);
-    return as_list ? ids.list(found, size) : ids.columns(found, size);
+      ask(holds, event, false, -1, budget, slots, doubtful);
+    });
   }
-}
+
+  // The same of an event that is read as a document: a dict, or JSON. A second look at one subscription may take `each`
+  // steps (-1: as many as usual), and all of them `together` (-1: no bound); `spent` is told, unless it is None. None
+  // if Python has to read the event.
+  nb::object document(nb::handle event, bool as_json, i64 limit, bool as_list, nb::handle holds, nb::handle budget,
+                      i64 each, i64 together, const std::optional<MutableVector<i64>>& spent) {
+    if (!documents_) return nb::none();
+    const DocumentPlan& plan = *documents_;
+    const DocumentPlan::Reader reader(plan);
+    document::Documents& read = reader->documents;
+    std::vector<i64> keys(plan.attributes());
+    if (!reader->read(event, as_json) || !plan.point(read, keys.data())) return nb::none();
+    std::optional<Brought> brought;
+    if (!anchors_.empty() && !plan.bring(read, brought.emplace(plan.set_names()))) return nb::none();
+    using namespace std::chrono;
+    const i64 now = duration_cast<microseconds>(system_clock::now().time_since_epoch()).count();
+    const DocumentPlan::EventDetails details(plan, read, now);
+    const LookBudget look{each < 0 ? steps_ : each, together};
+    const EventPoint point{keys.data(), keys.data(), plan.attributes(), plan_.free()};
+    return ids({keys.data(), keys.data(), plan.attributes()}, limit, as_list, brought,
+               [&](Slots& slots, std::vector<i64>& doubtful) {
+                 i64 taken;
+                 if (!owners_.look(keys.data(), details, look, slots, doubtful, 0, taken))
+                   owners_.decide(point, false, slots, doubtful, 0);
+                 if (spent) spent->data()[0] += taken;
+                 ask(holds, event, as_json, now, budget, slots, doubtful);
+               });
+  }
+
+ private:
+  static constexpr size_t MANY = 1024;  // programs for which Python's lock is given back
+
+  template <class Decide>
+  nb::object ids(const Events& events, i64 limit, bool as_list, const std::optional<Brought>& brought, Decide decide) {
+    const MatchInput input(segments_, tail_);
+    const size_t wanted = limit < 0 ? SIZE_MAX : size_t(limit);
+    std::optional<AnchoredEvent> anchored;
+    if (brought) {
+      anchored.emplace(anchors_, *brought);
+      std::optional<ReleasedGil> free;
+      if (anchored->is_long()) free.emplace();
+      anchored->find(events.low, events.high, events.attributes);
+    }
+    for (size_t asked = wanted;;) {
+      OwnedResult result;
+      Slots slots;
+      std::vector<i64> doubtful;
+      bool full;
+      {
+        std::optional<ReleasedGil> free;
+        if (is_long(input.set)) free.emplace();
+        if (asked) kernels_->match_event(input.set, events, 0, MatchLimits{LEVELS - 1, 0, asked}, result);
+        full = result.size == asked;
+        if (anchored && asked) anchored->add_to(result, full);
+        if (!owners_.plain) {
+          owners_.settle(result.numbers, nullptr, result.size, slots, doubtful);
+        } else if (!owners_.direct) {
+          slots.need(result.size);
+          owners_.slots(result.numbers, result.size, slots.data);
+        }
+      }
+      if (!doubtful.empty()) decide(slots, doubtful);
+      const i32* found = owners_.plain && owners_.direct ? result.numbers : slots.data;
+      size_t size = owners_.plain ? result.size : slots.size;
+      // Several boxes of one subscription, or boxes that were not enough, may have used up the limit.
+      if (size < wanted && full && asked) {
+        asked = asked < SIZE_MAX / 8 ? 8 * asked : SIZE_MAX;
+        continue;
+      }
+      size = std::min(size, wanted);
+      return as_list ? ids_.list(found, size) : nb::object(ids_.columns(found, size));
+    }
+  }
+
+  // Asks Python about the slots that are still in doubt.
+  static void ask(nb::handle holds, nb::handle event, bool as_json, i64 now, nb::handle budget, Slots& slots,
+                  const std::vector<i64>& doubtful) {
+    if (doubtful.empty()) return;
+    Owners::drop_denied([&](nb::list asked) { return holds(event, asked, as_json, now, budget); }, doubtful, slots);
+  }
+
+  const Kernels* kernels_;
+  std::vector<Segment*> segments_;
+  const Tail& tail_;
+  const Owners& owners_;
+  Ids& ids_;
+  AnchorSegments anchors_;
+  const EventPlan& plan_;
+  const DocumentPlan* documents_;
+  i64 steps_;
+  nb::object held_;  // what the references are to
+};
 
 }  // namespace
 
@@ -632,8 +706,15 @@ NB_MODULE(_kernels, m) {
   m.def("match", &match, "segments"_a, "tail"_a, "low"_a, "high"_a, "simd"_a, "threads"_a, "top"_a, "bottom"_a,
         "limit"_a);
   m.def("count", &count, "segments"_a, "tail"_a, "low"_a, "high"_a, "simd"_a, "threads"_a);
-  m.def("match_event", &match_event, "plan"_a, "segments"_a, "tail"_a, "simd"_a, "owners"_a, "ids"_a, "event"_a.none(),
-        "limit"_a, "holds"_a, "as_list"_a, "anchors"_a = nb::none(), "sets"_a = nb::none());
+  nb::class_<EventMatcher>(m, "EventMatcher")
+      .def(nb::init<nb::list, nb::object, const std::string&, nb::object, nb::object, nb::list, nb::object, nb::object,
+                    i64>(),
+           "segments"_a, "tail"_a, "simd"_a, "owners"_a, "ids"_a, "anchors"_a, "plan"_a, "documents"_a.none(),
+           "steps"_a)
+      .def("mapping", &EventMatcher::mapping, "event"_a.none(), "limit"_a, "as_list"_a, "holds"_a,
+           "sets"_a.none() = nb::none(), "budget"_a.none() = nb::none())
+      .def("document", &EventMatcher::document, "event"_a.none(), "as_json"_a, "limit"_a, "as_list"_a, "holds"_a,
+           "budget"_a.none() = nb::none(), "each"_a = -1, "together"_a = -1, "spent"_a.none() = nb::none());
   m.def(
       "clear_bits",
       [](MutableVector<u64> bits, Vector<u32> positions) {
@@ -670,6 +751,7 @@ NB_MODULE(_kernels, m) {
     return names;
   });
   bind_event_plan(m);
+  bind_documents(m);
   bind_owners(m);
   bind_locks(m);
   bind_text(m);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "bindings/document_batch.hpp"
+#include "bindings/event_details.hpp"
 #include "bindings/numpy_memory.hpp"
 #include "bindings/released_gil.hpp"
 
@@ -12,7 +14,7 @@ constexpr i64 PIECE = 1 << 22;  // ids between two looks for signals
 constexpr i64 SHORT = 4096;     // ids for which Python's lock is not given back
 constexpr i64 SHORT_TEXT = 32;  // bytes that are copied without looking at the length
 constexpr i64 AHEAD = PrefetchDistance::GATHER;
-constexpr u64 WORDS = u64(1) << 24;  // of programs that are run between two looks for signals
+constexpr u64 WORDS_BETWEEN = u64(1) << 24;  // of programs that are run between two looks for signals
 
 // Calls use(i, values[at[i]]) for i in [from, to). The values lie all over the memory, so they are asked for in advance.
 template <class T, class Use>
@@ -373,22 +375,23 @@ bool EventPoint::is_point() const {
   return true;
 }
 
-void Owners::decide(const EventPoint& event, bool asked, Slots& out, std::vector<i64>& doubtful, size_t first) const {
-  if (!programs || doubtful.size() == first || !event.is_point()) return;
+namespace {
+
+// Takes the slots at `doubtful`, from `first` on, out of `out` where truth_of(i, slot) says that they cannot be true; those
+// that are true are not doubtful any more, unless they are `asked` something else, too.
+template <class TruthOf>
+void sieve(Slots& out, std::vector<i64>& doubtful, size_t first, bool asked, TruthOf truth_of) {
   const size_t doubts = doubtful.size();
   i32* slots = out.data;
   size_t from = size_t(doubtful[first]), kept = from, left = first;
   for (size_t i = first; i < doubts; ++i) {
-    if (i + 2 * PrefetchDistance::GATHER < doubts)
-      programs->fetch_place(slots[doubtful[i + 2 * PrefetchDistance::GATHER]]);
-    if (i + PrefetchDistance::GATHER < doubts) programs->fetch_words(slots[doubtful[i + PrefetchDistance::GATHER]]);
     const size_t place = size_t(doubtful[i]), between = place - from;
     const i32 slot = slots[place];
     if (between) std::memmove(slots + kept, slots + from, between * sizeof *slots);
     kept += between;
     from = place + 1;
-    const Truth truth = programs->run(slot, event.low);
-    if (!(truth & IS_TRUE)) continue;
+    const Truth truth = truth_of(i, slot);
+    if (!(truth & (IS_TRUE | OUT_OF_STEPS))) continue;
     if (asked || truth != IS_TRUE) doubtful[left++] = i64(kept);
     slots[kept++] = slot;
   }
@@ -397,16 +400,43 @@ void Owners::decide(const EventPoint& event, bool asked, Slots& out, std::vector
   doubtful.resize(left);
 }
 
-void Owners::drop_denied(nb::handle holds, nb::handle event, const std::vector<i64>& doubtful, Slots& slots) {
-  nb::list asked;
-  for (i64 place : doubtful) asked.append(slots.data[place]);
-  nb::list answers = nb::cast<nb::list>(holds(event, asked));
-  size_t kept = size_t(doubtful[0]);
-  for (size_t at = kept, doubt = 0; at < slots.size; ++at) {
-    bool dropped = doubt < doubtful.size() && size_t(doubtful[doubt]) == at && !nb::cast<bool>(answers[doubt++]);
-    if (!dropped) slots.data[kept++] = slots.data[at];
+}  // namespace
+
+void Owners::fetch_programs(const Slots& out, const std::vector<i64>& doubtful, size_t at) const {
+  constexpr size_t SOON = PrefetchDistance::GATHER;
+  if (at + 2 * SOON < doubtful.size()) programs->fetch_place(out.data[doubtful[at + 2 * SOON]]);
+  if (at + SOON < doubtful.size()) programs->fetch_words(out.data[doubtful[at + SOON]]);
+}
+
+void Owners::decide(const EventPoint& event, bool asked, Slots& out, std::vector<i64>& doubtful, size_t first) const {
+  if (!programs || doubtful.size() == first || !event.is_point()) return;
+  sieve(out, doubtful, first, asked, [&](size_t i, i32 slot) {
+    fetch_programs(out, doubtful, i);
+    return programs->run(slot, event.low);
+  });
+}
+
+bool Owners::look(const i64* keys, const Details& details, const LookBudget& budget, Slots& out,
+                  std::vector<i64>& doubtful, size_t first, i64& taken) const {
+  taken = 0;
+  if (!programs || !budget.together) return false;
+  const size_t doubts = doubtful.size();
+  std::vector<Truth> truths;
+  truths.reserve(doubts - first);
+  u64 words = 0;
+  for (size_t i = first; i < doubts; ++i) {
+    fetch_programs(out, doubtful, i);
+    Work work(budget.together < 0 ? budget.each : std::min(budget.each, budget.together - taken));
+    truths.push_back(programs->run(out.data[doubtful[i]], keys, details, work));
+    if (work.looked) taken += work.steps();
+    if (budget.together >= 0 && taken >= budget.together) return false;
+    words += work.words();
+    if (words < WORDS_BETWEEN) continue;
+    words = 0;
+    if (PyErr_CheckSignals()) throw nb::python_error();
   }
-  slots.size = kept;
+  sieve(out, doubtful, first, false, [&](size_t i, i32) { return truths[i - first]; });
+  return true;
 }
 
 namespace {
@@ -414,8 +444,9 @@ namespace {
 using Keys = nb::ndarray<const i64, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 // (offsets, slots, doubtful) of many events, whose keys lie between `low` and `high`.
+// With `later` programs are not run: `look` does it.
 nb::tuple settle_all(const Owners& owners, Frozen<i64> offsets, Frozen<i32> numbers, nb::object sure, Keys low,
-                     Keys high, nb::sequence free_attributes) {
+                     Keys high, nb::sequence free_attributes, bool later) {
   std::vector<u32> unused;
   for (nb::handle attribute : free_attributes) unused.push_back(nb::cast<u32>(attribute));
   Frozen<u8> certain;
@@ -440,7 +471,7 @@ nb::tuple settle_all(const Owners& owners, Frozen<i64> offsets, Frozen<i32> numb
                       doubtful);
         done += size_t(size) + 16 * (1 + doubtful.size() - before);
         const EventPoint event{low.data() + e * attributes, high.data() + e * attributes, u32(attributes), unused};
-        owners.decide(event, certain.is_valid(), slots, doubtful, before);
+        if (!later) owners.decide(event, certain.is_valid(), slots, doubtful, before);
         ends[e + 1] = i64(slots.size);
       }
     }
@@ -451,6 +482,50 @@ nb::tuple settle_all(const Owners& owners, Frozen<i64> offsets, Frozen<i32> numb
   std::copy(doubtful.begin(), doubtful.end(), places);
   size_t size = slots.size;
   return nb::make_tuple(starts, numpy_array(std::exchange(slots.data, nullptr), {size}), doubts);
+}
+
+// The looks at the slots that `settle` left in doubt, of many events that `documents` holds from number `row` on: (offsets,
+// slots, doubtful, steps taken). After `in_all` steps (no bound if it is negative) nothing more is looked at.
+nb::tuple look_all(const Owners& owners, Frozen<i64> offsets, Frozen<i32> slots, Frozen<i64> doubtful, Keys low,
+                   const DocumentBatch& documents, size_t row, i64 each, i64 together, i64 in_all, i64 now) {
+  static const std::vector<u32> none;
+  const size_t events = offsets.size() - 1, attributes = low.shape(1);
+  if (low.shape(0) != events || row + events > documents.size() || attributes != documents.plan().attributes())
+    throw nb::value_error("each event needs its keys, and a document");
+  i64* ends = allocate<i64>(events + 1);
+  nb::object starts = numpy_array(ends, {events + 1});
+  Slots kept;
+  kept.need(slots.size());
+  std::vector<i64> doubts;
+  const LookBudget budget{each, together};
+  i64 taken = 0;
+  ends[0] = 0;
+  size_t next = 0;
+  for (size_t e = 0; e < events; ++e) {
+    const i64 from = offsets.data()[e], to = offsets.data()[e + 1];
+    const size_t before = doubts.size();
+    const i64 shift = i64(kept.size) - from;
+    std::copy(slots.data() + from, slots.data() + to, kept.data + kept.size);
+    kept.size += size_t(to - from);
+    for (; next < doubtful.size() && doubtful.data()[next] < to; ++next)
+      doubts.push_back(doubtful.data()[next] + shift);
+    if (doubts.size() > before) {
+      const i64* keys = low.data() + e * attributes;
+      bool decided = false;
+      if ((in_all < 0 || taken < in_all) && documents.show(row + e)) {
+        const DocumentPlan::EventDetails details(documents.plan(), documents.documents(), now);
+        i64 steps;
+        decided = owners.look(keys, details, budget, kept, doubts, before, steps);
+        taken += steps;
+      }
+      if (!decided) owners.decide({keys, keys, u32(attributes), none}, false, kept, doubts, before);
+    }
+    ends[e + 1] = i64(kept.size);
+    if (e % 256 == 255 && PyErr_CheckSignals()) throw nb::python_error();
+  }
+  nb::object left = numpy_array(std::move(doubts));
+  const size_t size = kept.size;
+  return nb::make_tuple(starts, numpy_array(std::exchange(kept.data, nullptr), {size}), left, taken);
 }
 
 template <class T>
@@ -470,7 +545,7 @@ nb::tuple decide(const Programs& programs, Frozen<i32> slots, Frozen<i64> keys, 
     throw nb::value_error("each slot needs the steps that it may take, and an account");
   for (size_t i = 0; i < accounts.size(); ++i)
     if (accounts.data()[i] < -1 || accounts.data()[i] >= i64(left.size())) throw nb::value_error("no such account");
-  Details details;
+  GivenDetails details;
   details.now = now;
   for (auto [number, given] : lists) {  // the caller holds the arrays, and the texts
     Details::Elements& list = at_number(details.lists, number);
@@ -495,7 +570,7 @@ nb::tuple decide(const Programs& programs, Frozen<i32> slots, Frozen<i64> keys, 
   for (size_t i = 0; i < slots.size();) {
     {
       ReleasedGil free;
-      for (u64 done = 0; i < slots.size() && done < WORDS; ++i) {
+      for (u64 done = 0; i < slots.size() && done < WORDS_BETWEEN; ++i) {
         const i32 account = accounts.data()[i];
         i64 most = allowed.data()[i];
         if (account >= 0) most = std::min(most, left.data()[account]);
@@ -573,8 +648,11 @@ void bind_owners(nb::module_& m) {
             return numpy_array(std::exchange(slots.data, nullptr), {size});
           },
           nb::arg("numbers"))
+      .def("look", &look_all, nb::arg("offsets"), nb::arg("slots"), nb::arg("doubtful"), nb::arg("low"),
+           nb::arg("documents"), nb::arg("row"), nb::arg("each"), nb::arg("together"), nb::arg("in_all"),
+           nb::arg("now"))
       .def("settle", &settle_all, nb::arg("offsets"), nb::arg("numbers"), nb::arg("sure").none(), nb::arg("low"),
-           nb::arg("high"), nb::arg("free"));
+           nb::arg("high"), nb::arg("free"), nb::arg("later") = false);
 }
 
 }  // namespace hitbox

@@ -99,6 +99,11 @@ class Programs {
   ProgramView view_;
 };
 
+// The steps that a look may take, and all looks at one event; no bound on these if it is negative.
+struct LookBudget {
+  i64 each, together;
+};
+
 // The keys of one event. `free` are the attributes that events do not carry: they meet everything.
 struct EventPoint {
   const i64 *low, *high;
@@ -127,8 +132,30 @@ struct Owners {
   // are true are not doubtful any more, unless they are `asked` something else, too.
   void decide(const EventPoint& event, bool asked, Slots& out, std::vector<i64>& doubtful, size_t first) const;
 
-  // Those of `doubtful` that holds(event, slots) denies are taken out of `slots`.
-  static void drop_denied(nb::handle holds, nb::handle event, const std::vector<i64>& doubtful, Slots& slots);
+  // Runs the programs of the slots at `doubtful`, from `first` on, with all that the event holds: those that are false are
+  // taken out of `out`, and those that are true are not doubtful any more. `taken` are the steps of those that had to look
+  // beyond keys. False, and nothing is decided, if all looks together need more than the budget allows. Python's lock is
+  // held.
+  bool look(const i64* keys, const Details& details, const LookBudget& budget, Slots& out, std::vector<i64>& doubtful,
+            size_t first, i64& taken) const;
+
+  // Those of `doubtful` for which `holds`, a function of a list of slots, says False are taken out of `slots`.
+  template <class Holds>
+  static void drop_denied(Holds holds, const std::vector<i64>& doubtful, Slots& slots) {
+    nb::list asked;
+    for (i64 place : doubtful) asked.append(slots.data[place]);
+    const nb::list answers = nb::cast<nb::list>(holds(asked));
+    size_t kept = size_t(doubtful[0]);
+    for (size_t at = kept, doubt = 0; at < slots.size; ++at) {
+      const bool dropped =
+          doubt < doubtful.size() && size_t(doubtful[doubt]) == at && !nb::cast<bool>(answers[doubt++]);
+      if (!dropped) slots.data[kept++] = slots.data[at];
+    }
+    slots.size = kept;
+  }
+
+  // Asks for the memory of the programs that come after the one at `doubtful[at]`.
+  void fetch_programs(const Slots& out, const std::vector<i64>& doubtful, size_t at) const;
 
   Frozen<i64> owner;
   Frozen<u8> exact;

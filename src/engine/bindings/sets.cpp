@@ -8,6 +8,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings/brought.hpp"
+#include "bindings/document_batch.hpp"
 #include "bindings/numpy_memory.hpp"
 #include "bindings/released_gil.hpp"
 
@@ -132,13 +133,12 @@ void find_some(const AnchorSegments& segments, const Brought& brought, const i64
 }
 
 // (offsets, numbers): the covers that each point meets.
-nb::tuple find_anchored(const AnchorSegments& segments, const nb::list& sets, Matrix<i64> low, Matrix<i64> high,
-                        Vector<i64> points, size_t threads) {
+nb::tuple find_covers(const AnchorSegments& segments, const Brought& brought, Matrix<i64> low, Matrix<i64> high,
+                      Vector<i64> points, size_t threads) {
   const size_t count = low.shape(0), attributes = low.shape(1), events = points.size() - 1;
   if (high.shape(0) != count || high.shape(1) != attributes) throw nb::value_error("low and high differ in shape");
   require_runs(points, events, count);
   require_attributes(segments, attributes);
-  const Brought brought(sets, events);
   i64* ends = allocate<i64>(count + 1);
   nb::object offsets = numpy_array(ends, {count + 1});
   std::vector<std::vector<i32>> parts(std::max<size_t>(1, std::min(threads, events / 16)));
@@ -180,6 +180,21 @@ nb::tuple find_anchored(const AnchorSegments& segments, const nb::list& sets, Ma
   return nb::make_tuple(offsets, whole);
 }
 
+nb::tuple find_anchored(const AnchorSegments& segments, const nb::list& sets, Matrix<i64> low, Matrix<i64> high,
+                        Vector<i64> points, size_t threads) {
+  return find_covers(segments, Brought(sets, points.size() - 1), low, high, points, threads);
+}
+
+// The same for documents from number `row` on; or a list of those of which Python has to say what they bring.
+nb::object find_in_documents(const AnchorSegments& segments, const DocumentBatch& documents, size_t row,
+                             const nb::dict& others, Matrix<i64> low, Matrix<i64> high, Vector<i64> points,
+                             size_t threads) {
+  std::vector<i64> unknown;
+  const Brought brought = documents.brought(row, points.size() - 1, others, unknown);
+  if (!unknown.empty()) return nb::cast(unknown);
+  return find_covers(segments, brought, low, high, points, threads);
+}
+
 }  // namespace
 
 void bind_sets(nb::module_& m) {
@@ -206,4 +221,6 @@ void bind_sets(nb::module_& m) {
       .def_prop_ro("nbytes", &AnchorSegment::bytes)
       .def("__len__", &AnchorSegment::size);
   m.def("find_anchored", &find_anchored, "segments"_a, "sets"_a, "low"_a, "high"_a, "points"_a, "threads"_a);
+  m.def("find_anchored", &find_in_documents, "segments"_a, "documents"_a, "row"_a, "others"_a, "low"_a, "high"_a,
+        "points"_a, "threads"_a);
 }

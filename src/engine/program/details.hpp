@@ -21,12 +21,21 @@ struct Details {
     Given given = Given::NO;
     std::string_view bytes;  // in UTF-8
   };
-  std::vector<Elements> lists;  // by the number of a derived attribute
-  std::vector<Text> texts;
   i64 now = MISSING;  // as a key of a timestamp
 
-  Elements list(u32 attribute) const { return attribute < lists.size() ? lists[attribute] : Elements{}; }
-  Text text(u32 attribute) const { return attribute < texts.size() ? texts[attribute] : Text{}; }
+  virtual ~Details() = default;
+  // By the number of a derived attribute.
+  virtual Elements list(u32 attribute) const = 0;
+  virtual Text text(u32 attribute) const = 0;
+};
+
+// Lists and texts that have all been made before.
+struct GivenDetails final : Details {
+  std::vector<Elements> lists;
+  std::vector<Text> texts;
+
+  Elements list(u32 attribute) const override { return attribute < lists.size() ? lists[attribute] : Elements{}; }
+  Text text(u32 attribute) const override { return attribute < texts.size() ? texts[attribute] : Text{}; }
 };
 
 }  // namespace hitbox

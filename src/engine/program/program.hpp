@@ -166,6 +166,7 @@ static inline Truth test_each(const u32* code, const i64* literals, const Held& 
 
 static inline Truth test_more(const u32* code, const i64* literals, const Held& held) {
   if (!held.details) return ALL_OPEN;
+  held.work->looked = true;
   switch (kind_of(*code)) {
     case LIKE: return test_like(code, literals, held);
     case SINCE: return test_since(code, literals, held);

@@ -20,6 +20,8 @@ class Work {
     return words_ <= most_;
   }
   u64 words() const { return words_; }
+  // Whether anything was looked at beyond keys: that alone is paid for.
+  bool looked = false;
   i64 steps() const { return i64((words_ < most_ ? words_ : most_) / STEP); }
 
  private:

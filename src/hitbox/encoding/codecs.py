@@ -439,7 +439,7 @@ class StringCodec(Codec):
         return self.dictionary.key(plain)
 
     def native(self) -> tuple[Any, ...]:
-        return self.type, self.dictionary, self.dictionary.memo, MAX_MEMO
+        return self.type, self.dictionary.current, MAX_MEMO
 
     def value(self, key: int) -> object:
         return self.dictionary.string(key)

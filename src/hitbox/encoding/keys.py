@@ -52,6 +52,10 @@ class Derived(Protocol):
     def is_detail(self) -> bool:
         """Whether it has no key in a point: it is a list of plain values, or a text."""
 
+    @property
+    def native(self) -> tuple[Any, ...] | None:
+        """How native code computes it where nothing is declared (engine/document_plan.py); None if it cannot."""
+
     def to_json(self) -> Any: ...
 
 
@@ -59,7 +63,7 @@ class _Nothing:
     """Holds the place of the first attribute of an open schema: no space is without attributes."""
 
     text, type, attributes = "NULL", "any", MappingProxyType[str, int]({})
-    is_attribute, is_detail = True, False
+    is_attribute, is_detail, native = True, False, None
 
     @staticmethod
     def value(values: Document) -> None:

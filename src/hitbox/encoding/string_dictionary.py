@@ -80,9 +80,12 @@ class Dictionary:
 
     def __init__(self, data: bytes | memoryview = b"", offsets: I64 | None = None, labels: I64 | None = None):
         offsets = np.zeros(1, np.int64) if offsets is None else offsets
+        self.current: list[Any] = [None]
+        """What native code needs to do what `key` does (src/engine/bindings/labels.hpp): one tuple, another one after
+        each change."""
         self._hold(memoryview(data), offsets, np.zeros(0, np.int64) if labels is None else labels)
         self.memo: dict[str, int] = {}
-        """The keys of strings that were asked for. It is emptied, but never replaced: native code holds it."""
+        """The keys of strings that were asked for."""
 
     def _hold(self, data: memoryview, offsets: I64, labels: I64) -> None:
         """Make this the base, without an overlay."""
@@ -91,8 +94,10 @@ class Dictionary:
         self._spelt: dict[int, bytes] = {}  # the overlay, by label
         self._sorted: list[bytes] = []
         self._last = self._way = 0
-        self.parts = data, offsets, labels, self._sorted, self._overlay
-        """What native code needs to do what `key` does (src/engine/bindings/event_plan.cpp)."""
+        self._show()
+
+    def _show(self) -> None:
+        self.current[0] = self._data, self._offsets, self._base, self._sorted, self._overlay
 
     def __len__(self) -> int:
         return len(self._base) + len(self._overlay)
@@ -149,6 +154,7 @@ class Dictionary:
             for raw in places:
                 insort(self._sorted, raw)
             self._last, self._way = last, way
+            self._show()
 
         return None, commit
 

@@ -1,5 +1,5 @@
 """The engine: the matcher `hitbox`, what `auto` picks. Kernels in C++ (src/engine), everything above them here."""
 
-from hitbox.engine.engine import Anchored, Engine
+from hitbox.engine.engine import Engine
 
-__all__ = ["Anchored", "Engine"]
+__all__ = ["Engine"]

@@ -1,4 +1,5 @@
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any, overload
 
 import numpy as np
@@ -138,23 +139,82 @@ class Owners:
     ) -> None: ...
     def slots(self, numbers: I32) -> I32: ...
     def settle(
-        self, offsets: I64, numbers: I32, sure: U8 | None, low: I64, high: I64, free: Sequence[int]
+        self, offsets: I64, numbers: I32, sure: U8 | None, low: I64, high: I64, free: Sequence[int], later: bool = False
     ) -> tuple[I64, I32, I64]: ...
+    def look(
+        self,
+        offsets: I64,
+        slots: I32,
+        doubtful: I64,
+        low: I64,
+        documents: DocumentBatch,
+        row: int,
+        each: int,
+        together: int,
+        in_all: int,
+        now: int,
+    ) -> tuple[I64, I32, I64, int]: ...
 
-def match_event(
-    plan: EventPlan,
-    segments: list[Segment],
-    tail: Tail,
-    simd: str,
-    owners: Owners,
-    ids: Ids,
-    event: Any,
-    limit: int,
-    holds: Callable[[Any, list[int]], list[bool]],
-    as_list: bool,
-    anchors: list[AnchorSegment] | None = None,
-    sets: list[tuple[bytes, list[Any]]] | None = None,
-) -> Any: ...
+class DocumentPlan:
+    def __init__(
+        self,
+        attributes: int,
+        points: list[tuple[Any, ...]],
+        details: list[tuple[Any, ...]],
+        sets: list[tuple[Any, ...]],
+        others: list[list[str]],
+        labels: dict[int, list[Any]],
+        most: int,
+        fold: Callable[[str, bool], str],
+        epoch: datetime,
+        plain_epoch: datetime,
+    ) -> None: ...
+
+class DocumentBatch:
+    @overload
+    def __init__(self, plan: DocumentPlan, events: list[Any], as_json: bool) -> None: ...
+    @overload
+    def __init__(self, plan: DocumentPlan, data: U8, offsets: I64) -> None: ...
+    @property
+    def low(self) -> I64: ...
+    @property
+    def left(self) -> I64: ...
+    def __len__(self) -> int: ...
+
+class EventMatcher:
+    def __init__(
+        self,
+        segments: list[Segment],
+        tail: Tail,
+        simd: str,
+        owners: Owners,
+        ids: Ids,
+        anchors: list[AnchorSegment],
+        plan: EventPlan,
+        documents: DocumentPlan | None,
+        steps: int,
+    ) -> None: ...
+    def mapping(
+        self,
+        event: Any,
+        limit: int,
+        as_list: bool,
+        holds: Callable[[Any, list[int], bool, int, Any], list[bool]],
+        sets: list[tuple[bytes, list[Any]]] | None = None,
+        budget: Any = None,
+    ) -> Any: ...
+    def document(
+        self,
+        event: Any,
+        as_json: bool,
+        limit: int,
+        as_list: bool,
+        holds: Callable[[Any, list[int], bool, int, Any], list[bool]],
+        budget: Any = None,
+        each: int = -1,
+        together: int = -1,
+        spent: I64 | None = None,
+    ) -> Any: ...
 
 class AnchorSegment:
     def __init__(
@@ -183,6 +243,18 @@ class AnchorSegment:
     def nbytes(self) -> int: ...
     def __len__(self) -> int: ...
 
+@overload
+def find_anchored(
+    segments: list[AnchorSegment],
+    documents: DocumentBatch,
+    row: int,
+    others: dict[int, list[tuple[bytes, list[Any]]]],
+    low: I64,
+    high: I64,
+    points: I64,
+    threads: int,
+) -> tuple[I64, I32] | list[int]: ...
+@overload
 def find_anchored(
     segments: list[AnchorSegment],
     sets: list[tuple[bytes, list[Any]]],

@@ -49,7 +49,6 @@ from hitbox.matchers.base import Matcher, check_choice, check_count, check_flag
 MIN_ARRANGED = 1024
 """Boxes from which the engine chooses the order of their numbers."""
 NONE, NO_BOXES = np.zeros(0, np.int64), Boxes.of([])
-Anchored = tuple[list[_kernels.AnchorSegment], list[tuple[bytes, list[Any]]]]
 
 
 class Engine(Matcher):
@@ -242,25 +241,21 @@ class Engine(Matcher):
     def match(self, points: Points, threads: int = 1) -> Hits:
         return Hits(*self._match(points, threads=threads)[:2])
 
-    def match_event(
+    def event_matcher(
         self,
-        plan: _kernels.EventPlan,
         owners: _kernels.Owners,
         ids: _kernels.Ids,
-        event: Any,
-        limit: int,
-        holds: Callable[[Any, list[int]], list[bool]],
-        as_list: bool,
-        anchored: Anchored | None = None,
-    ) -> Any:
-        """The ids of the subscriptions that one event matches, most urgent first, at most `limit` (-1: all): everything
-        from the mapping to its ids in one native call. `holds(event, slots)` decides where boxes leave doubt.
-        `anchored` are the covers with anchors, and what the event brings to find them."""
-        kernels, tail, simd = self.content.sealed.kernels, self.content.tail, self.simd
-        if anchored is None:
-            return _kernels.match_event(plan, kernels, tail, simd, owners, ids, event, limit, holds, as_list)
-        covers, sets = anchored
-        return _kernels.match_event(plan, kernels, tail, simd, owners, ids, event, limit, holds, as_list, covers, sets)
+        anchors: list[_kernels.AnchorSegment],
+        plan: _kernels.EventPlan,
+        documents: _kernels.DocumentPlan | None,
+        steps: int,
+    ) -> _kernels.EventMatcher:
+        """Matches single events, from the mapping or the text to the ids in one native call, until the next change or
+        merge (`sealed`). `plan` and `documents` read events; `steps` is what a second look may take."""
+        content = self.content
+        return _kernels.EventMatcher(
+            content.sealed.kernels, content.tail, self.simd, owners, ids, anchors, plan, documents, steps
+        )
 
     def match_levels(self, points: Points) -> Iterator[tuple[int, I32]]:
         """(priority, numbers) of the one event in `points`, a level at a time, most urgent first, as asked for.

@@ -32,7 +32,8 @@ from hitbox.encoding.keys import Keys
 from hitbox.encoding.open_values import CONVERT
 from hitbox.encoding.schema import Attribute, Schema
 from hitbox.encoding.values import ends_of
-from hitbox.engine import Anchored, _kernels
+from hitbox.engine import _kernels
+from hitbox.engine.document_plan import Documents, OpenSet
 from hitbox.errors import DamagedArray
 from hitbox.language.boxes.anchors import ELEMENT, OpenPath, Path, kind_and_path, open_path, set_texts
 
@@ -72,6 +73,8 @@ class Anchors:
         self._segments: list[_kernels.AnchorSegment] = []
         self._paths: dict[Path, list[SetName]] = {}
         """The sets in use, by path."""
+        self.open_sets: tuple[OpenSet, ...] = ()
+        """Those of an open schema; another tuple when they change."""
         self.size = 0
         """How many covers there are."""
 
@@ -103,12 +106,15 @@ class Anchors:
             segments.append(_segment(numbers, boxes, merged, delete))
         segments = sorted((segment for segment in segments if segment.live), key=lambda segment: -segment.live)
         paths = _paths(segments, self._schema)
+        sets = _open_sets(paths) if self._schema.is_open else ()
         total = self.size - len(delete) + size
 
         def commit() -> None:
             for segment, rows in kept:
                 segment.kill(rows)
             self._segments, self._paths, self.size = segments, paths, total
+            if sets != self.open_sets:
+                self.open_sets = sets
 
         return commit
 
@@ -138,16 +144,37 @@ class Anchors:
 
     # ---- asking
 
-    def of(self, event: Any, keys: Keys) -> Anchored:
-        """What native code needs to find the covers of one event."""
-        return self._segments, self._brought([event], keys)
+    @property
+    def segments(self) -> list[_kernels.AnchorSegment]:
+        return self._segments
 
-    def match(self, points: Points, first: I64, chunk: Any, keys: Keys, threads: int = 1) -> Hits:
-        """The covers that each point meets; those of event i of `chunk` are [first[i], first[i + 1])."""
+    def of(self, event: Any, keys: Keys) -> list[tuple[bytes, list[Any]]]:
+        """What native code needs to know of one event to find its covers among the `segments`."""
+        return self._brought([event], keys)
+
+    def match(
+        self, points: Points, first: I64, chunk: Any, keys: Keys, threads: int = 1, documents: Documents | None = None
+    ) -> Hits:
+        """The covers that each point meets; those of event i of `chunk` are [first[i], first[i + 1]). `documents`:
+        these events, if native code has read them."""
+        if documents is not None:
+            return self._match_documents(points, first, chunk, keys, threads, documents)
         brought = self._brought(chunk, keys)
         if not brought:
             return Hits(np.zeros(len(points) + 1, np.int64), np.zeros(0, np.int32))
         return Hits(*_kernels.find_anchored(self._segments, brought, points.low, points.high, first, threads))
+
+    def _match_documents(
+        self, points: Points, first: I64, chunk: Any, keys: Keys, threads: int, documents: Documents
+    ) -> Hits:
+        others: dict[int, list[tuple[bytes, list[Any]]]] = {}
+        ends, low, high = (documents.batch, documents.first), points.low, points.high
+        while True:
+            found = _kernels.find_anchored(self._segments, *ends, others, low, high, first, threads)
+            if isinstance(found, tuple):
+                return Hits(*found)
+            for number in found:
+                others[number] = self._brought([chunk[number - documents.first]], keys)
 
     def _brought(self, chunk: Any, keys: Keys) -> list[tuple[bytes, list[Any]]]:
         """(name of a set, what each event brings to it)."""
@@ -273,6 +300,10 @@ def _paths(segments: Sequence[_kernels.AnchorSegment], schema: Schema) -> dict[P
             raise ValueError(f"a set of {of.type} in {'.'.join(path)!r}")
         found.setdefault(path, []).append(SetName(name, kind, of.element))
     return found
+
+
+def _open_sets(paths: Mapping[Path, Sequence[SetName]]) -> tuple[OpenSet, ...]:
+    return tuple(OpenSet(one.name, one.kind, *open_path(path)) for path, names in paths.items() for one in names)
 
 
 def _segment(numbers: I64, boxes: Boxes, older: list[_kernels.AnchorSegment], gone: I64) -> _kernels.AnchorSegment:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from hitbox.encoding.arrays import I64
 from hitbox.encoding.events import Columns, from_table, row_event
 from hitbox.encoding.fitting import Check, fitted, misfit
+from hitbox.encoding.json_events import UNREADABLE, JsonEvents
 from hitbox.encoding.keys import Keys
 from hitbox.errors import HitboxError
 from hitbox.index.matches import Matches
@@ -53,6 +54,8 @@ class Sorter:
         whole = np.zeros(len(events), bool)
         if isinstance(events, pa.Table):
             single = self._strange_rows(events, whole)
+        elif isinstance(events, JsonEvents):
+            single = list(events.each())
         else:
             single = [(number, event, "") for number, event in enumerate(events)]
         kept, numbers = [], []
@@ -60,8 +63,8 @@ class Sorter:
             problem = problem or misfit(self._check, event)
             if problem:
                 errors[number] = problem
-                event = fitted(self._check, event)
-            if not problem or self.on_error == "null":
+                event = event if event is UNREADABLE else fitted(self._check, event)
+            if event is not UNREADABLE and (not problem or self.on_error == "null"):
                 kept.append(event)
                 numbers.append(number)
         unasked = [] if where is None or isinstance(where, str) else self._bad_predicates(where)

@@ -22,6 +22,8 @@ class DerivedUse:
         self._first, self.counts = first, counts
         self.used: list[int] = _used(first, counts)
         """The numbers of those in use. It changes in place: whoever encodes events holds it."""
+        self.changes = 0
+        """How often it has changed."""
 
     @classmethod
     def none(cls, keys: Keys) -> DerivedUse:
@@ -39,6 +41,7 @@ class DerivedUse:
             self.counts = counts
             if used is not None:
                 self.used[:] = used
+                self.changes += 1
 
         return commit
 

@@ -109,6 +109,15 @@ class MatchBudget:
         """`most` steps, or less if there are less."""
         return most if self.in_all is None else min(most, self.in_all - self.spent)
 
+    def of_documents(self) -> tuple[int, int]:
+        """The steps that native code may take by itself, of a look and of all looks at an event: negative is no bound.
+        Where they are not enough, it decides nothing, and Python looks."""
+        together = 0 if self.excluded or self.over else self.together if self.counts else -1
+        if self.in_all is None or not together:
+            return self.steps, together
+        left = self.left_in_all(self.in_all)
+        return self.steps, left if together < 0 else min(together, left)
+
     def run_out(self, id: Id | None, event: int | None, steps: int) -> None:
         """The index calls this, perhaps several times for one look."""
         if (id, event) not in self.over:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
 
@@ -24,8 +24,10 @@ from hitbox.encoding.arrays import I32, I64, LEVELS, Points
 from hitbox.encoding.documents import Event
 from hitbox.encoding.fitting import FOR_EVENTS, check_on_error
 from hitbox.encoding.inputs import as_mapping
-from hitbox.encoding.values import brief
-from hitbox.engine import Anchored
+from hitbox.encoding.json_events import JsonEvents, read_event
+from hitbox.encoding.values import EPOCH, brief
+from hitbox.engine import _kernels
+from hitbox.engine.document_plan import Documents
 from hitbox.errors import TableError, TooExpensive, ValueProblem
 from hitbox.index.bad_events import Found, Sorter, Where, in_order, left_out
 from hitbox.index.catalog import ID_TYPES, Id
@@ -55,6 +57,8 @@ class Matching:
     def __init__(self, held: GuardedState):
         self._held = held
         self.recent, self._calls = RecentFields(), -1
+        self._made: Any = None, -1, None
+        """A native matcher of single events, and the change and the segments that it was made at."""
 
     def budget(self, report: Report | None, budget: MatchBudget | None) -> MatchBudget | None:
         """What the caller says that a match may spend; None if it says nothing."""
@@ -66,43 +70,89 @@ class Matching:
             raise ValueProblem(f"on_expensive is a function of the problem, not {brief(report)}")
         return MatchBudget(self._held.limits.match_steps, report)
 
-    def one(self, event: Event, where: str | None, limit: int | None, as_list: bool, budget: MatchBudget | None) -> Any:
+    def one(
+        self,
+        event: Any,
+        where: str | None,
+        limit: int | None,
+        as_list: bool,
+        budget: MatchBudget | None,
+        as_json: bool = False,
+    ) -> Any:
+        """The ids for an event; `as_json`: for the text of one."""
         if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
             raise ValueProblem(f"limit is a whole number of at least 0, not {limit!r}")
         filters = None if where is None else self.filters(where, 1)
+        most = -1 if limit is None else min(limit, MOST)
         with self._held.lock.read:
-            state = self._held.state
-            catalog = state.catalog
-            ids = catalog.ids
-            if filters is None and state.engine is not None:
-                most = -1 if limit is None else min(limit, MOST)
-                holding = self._holding
-                if not catalog.plain:
-                    holding = partial(self._holding, now=datetime.now(UTC), budget=budget)
-                anchored = self._anchored(event) if state.anchors.size else None
-                found = state.engine.match_event(
-                    state.encoder.plan, catalog.owners, ids.native, event, most, holding, as_list, anchored
-                )
-                answer = found if as_list else ids.array(*found)
-            else:
-                slots = self._held.resolver(budget=budget).one(state.encoder.one(event), event, filters, limit)
-                answer = ids.list(slots) if as_list else ids.take(slots)
+            native = self._native() if filters is None else None
+            answer = None if native is None else self._document(native, event, as_json, most, as_list, budget)
+            if answer is None:
+                mapping = read_event(event) if as_json else event
+                if native is None:
+                    slots = self._held.resolver(budget=budget).one(
+                        self._held.encoder.one(mapping), mapping, filters, limit
+                    )
+                    answer = self._held.catalog.ids.list(slots) if as_list else self._held.catalog.ids.take(slots)
+                else:
+                    sets = self._sets(mapping) if self._held.state.anchors.size else None
+                    answer = native.mapping(mapping, most, as_list, self._holding, sets, budget)
+            if not as_list and native is not None:
+                answer = self._held.catalog.ids.array(*answer)
         self._calls = calls = self._calls + 1
         if not calls & (SAMPLED - 1):
-            self.recent.note(event)
+            self.recent.note(read_event(event) if as_json else event)
         return answer
 
-    def _anchored(self, event: Event) -> Anchored:
+    def _native(self) -> _kernels.EventMatcher | None:
+        """Matches single events where the engine is the matcher; made again after a change and after a merge."""
+        held = self._held
+        state = held.state
+        engine = state.engine
+        if engine is None:
+            return None
+        made: _kernels.EventMatcher
+        made, changes, sealed = self._made
+        if changes != held.changes or sealed is not engine.content.sealed:
+            sealed, catalog = engine.content.sealed, state.catalog
+            made = engine.event_matcher(
+                catalog.owners, catalog.ids.native, state.anchors.segments, state.encoder.plan, state.document_plan(),
+                held.limits.match_steps,
+            )  # fmt: skip
+            self._made = made, held.changes, sealed
+        return made
+
+    def _document(
+        self,
+        native: _kernels.EventMatcher,
+        event: Any,
+        as_json: bool,
+        limit: int,
+        as_list: bool,
+        budget: MatchBudget | None,
+    ) -> Any:
+        """The ids for an event that native code reads as a document; None if it cannot."""
+        if budget is None:
+            return native.document(event, as_json, limit, as_list, self._holding)
+        (each, together), spent = budget.of_documents(), np.zeros(1, np.int64)
+        answer = native.document(event, as_json, limit, as_list, self._holding, budget, each, together, spent)
+        if budget.counts or budget.in_all is not None:
+            budget.spend(int(spent[0]))
+        return answer
+
+    def _sets(self, event: Event) -> Any:
         try:
             return self._held.state.anchors.of(event, self._held.keys)
         except Exception:
             self._held.encoder.one(event)  # says what is wrong with the event
             raise
 
-    def _holding(
-        self, event: Event, slots: list[int], now: datetime | None = None, budget: MatchBudget | None = None
-    ) -> list[bool]:
-        return self._held.resolver(now, budget).holding(self._held.encoder.one(event), event, slots)
+    def _holding(self, event: Any, slots: list[int], as_json: bool, now: int, budget: MatchBudget | None) -> list[bool]:
+        """Whether the predicates of some slots are true of an event. `now` is in microseconds since 1970, -1 if nobody
+        looked yet."""
+        event = read_event(event) if as_json else event
+        moment = None if now < 0 else EPOCH + timedelta(microseconds=now)
+        return self._held.resolver(moment, budget).holding(self._held.encoder.one(event), event, slots)
 
     def change(self, old: Event | None, new: Event | None, budget: MatchBudget | None) -> Transition:
         for image in (old, new):
@@ -164,7 +214,7 @@ class Matching:
             other = "budget" if on_expensive is None else "on_expensive"
             raise ValueProblem(f"with on_error={on_error!r} the result says what was too expensive: omit `{other}`")
         budget = self.budget(on_expensive, budget)
-        events_ = inputs.events(events_)
+        events_ = events_ if isinstance(events_, JsonEvents) else inputs.events(events_)
         if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= MOST_THREADS:
             raise ValueProblem(f"threads is a whole number from 1 to {MOST_THREADS}, not {brief(threads)}")
         if on_error != "raise":
@@ -246,7 +296,7 @@ class Matching:
         now: datetime | None = None,
     ) -> Iterator[tuple[I64, T]]:
         """(offsets, what `of` says of the slots) slice by slice; each is made under the read lock."""
-        if not isinstance(events_, pa.Table):
+        if not isinstance(events_, (pa.Table, JsonEvents)):
             events_ = list(events_)  # nobody else changes it
         filters, now = self.filters(where, len(events_)), now or datetime.now(UTC)
         encoded = _Encoded(self._held, events_)
@@ -258,7 +308,8 @@ class Matching:
                 end = start + len(points)
                 chunk = _part(events_, start, end)
                 resolver = self._held.resolver(now, budget, start)
-                offsets, slots = resolver.many(points, chunk, filters and filters[start:end], threads)
+                documents = encoded.documents(start)
+                offsets, slots = resolver.many(points, chunk, filters and filters[start:end], threads, documents)
                 found = offsets, of(slots, offsets)
                 taken = time.perf_counter() - begun
             yield found
@@ -297,6 +348,7 @@ class _Encoded:
         self._held, self._events = held, events_
         self._start, self._changes = 0, -1
         self._points: Points | None = None
+        self._batch: _kernels.DocumentBatch | None = None
         self._size = FIRST_CHUNK
 
     def points(self, start: int, size: int) -> Points:
@@ -311,11 +363,36 @@ class _Encoded:
         at = start - self._start
         return known if not at and len(known) <= size else known[at : at + size]
 
+    def documents(self, start: int) -> Documents | None:
+        """The events from `start` on, whose points were asked for, as native code has read them."""
+        return None if self._batch is None else Documents(self._batch, start - self._start)
+
     def _encode(self, start: int) -> Points:
-        part = _part(self._events, start, start + self._size)
+        part, held = _part(self._events, start, start + self._size), self._held
+        self._batch = None
         if isinstance(part, pa.Table):
-            return self._held.encoder.table(part, start)
-        return self._held.encoder.many(part, start)
+            return held.encoder.table(part, start)
+        plan = held.state.document_plan()
+        if plan is None:
+            return held.encoder.many(list(part), start)
+        if not isinstance(part, JsonEvents):
+            batch = _kernels.DocumentBatch(plan, part, False)
+        elif part.starts is None:
+            batch = _kernels.DocumentBatch(plan, list(part.texts), True)
+        else:
+            batch = _kernels.DocumentBatch(plan, part.data, part.starts)
+        low = batch.low
+        for row in batch.left.tolist():
+            low[row] = held.encoder.many([_event(part, row, start)], start + row).low[0]
+        self._batch = batch
+        return Points(low, low)
+
+
+def _event(events_: Sequence[Event], row: int, start: int) -> Event:
+    try:
+        return events_[row]
+    except ValueProblem as problem:  # it is no JSON
+        raise TableError(f"event {start + row}: {problem}", [(start + row, str(problem))]) from None
 
 
 def _part(events_: Any, start: int, end: int) -> Any:

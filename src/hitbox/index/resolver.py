@@ -28,6 +28,7 @@ from hitbox.encoding.derived import details
 from hitbox.encoding.documents import Document
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.values import EPOCH
+from hitbox.engine.document_plan import Documents
 from hitbox.index.anchors import Anchors
 from hitbox.index.catalog import Catalog
 from hitbox.index.match_budget import WHERE_SHARE, WHERE_STEPS, Allowance, MatchBudget, shared, unshared
@@ -89,14 +90,16 @@ class Resolver:
             if len(slots):
                 yield level, slots
 
-    def many(self, points: Points, chunk: Any, filters: Filters, threads: int) -> tuple[I64, I32]:
-        """(offsets, slots) of many events."""
+    def many(
+        self, points: Points, chunk: Any, filters: Filters, threads: int, documents: Documents | None = None
+    ) -> tuple[I64, I32]:
+        """(offsets, slots) of many events. `documents` are these events, if native code has read them."""
         if filters is None:
-            hits = self._match(points, np.arange(len(points) + 1), chunk, threads)
-            return self._in_order(*self._settle(hits, points, chunk))
+            hits = self._match(points, np.arange(len(points) + 1), chunk, threads, documents)
+            return self._in_order(*self._settle(hits, points, chunk, documents=documents))
         expanded, event_of, sure = self._expand(points, filters)
         starts = np.searchsorted(event_of, np.arange(len(points) + 1))  # an event's points are neighbours
-        hits = self._match(expanded, starts, chunk, threads)
+        hits = self._match(expanded, starts, chunk, threads, documents)
         first = hits.offsets[starts]
         certain = np.repeat(sure, np.diff(hits.offsets)).view(np.uint8)
         return self._sorted(*self._settle(Hits(first, hits.numbers), points, chunk, filters, certain))
@@ -106,7 +109,7 @@ class Resolver:
         held = self._holding(points.low[0], self._values([event], 0), np.array(slots, np.int32), None, self.first)
         return [bool(one) for one in held]
 
-    def _match(self, points: Points, starts: I64, chunk: Any, threads: int) -> Hits:
+    def _match(self, points: Points, starts: I64, chunk: Any, threads: int, documents: Documents | None) -> Hits:
         """The boxes that each point meets; those of event i are the points from `starts[i]` to `starts[i + 1]`."""
         threads = min(threads, MAX_THREADS)
         if threads > 1 and self.matcher.threaded:
@@ -115,7 +118,7 @@ class Resolver:
             hits = self.matcher.match(points)
         if not len(self.anchors):
             return hits
-        return hits.beside(self.anchors.match(points, starts, chunk, self.keys, threads))
+        return hits.beside(self.anchors.match(points, starts, chunk, self.keys, threads, documents))
 
     def _match_levels(self, points: Points, event: Any) -> Iterator[tuple[int, I32]]:
         """(priority, box numbers) of one event, level by level."""
@@ -176,7 +179,13 @@ class Resolver:
         return Compiled(boxes, compiled.exact)
 
     def _settle(
-        self, hits: Hits, points: Points, chunk: Any, filters: Filters = None, sure: NDArray[np.uint8] | None = None
+        self,
+        hits: Hits,
+        points: Points,
+        chunk: Any,
+        filters: Filters = None,
+        sure: NDArray[np.uint8] | None = None,
+        documents: Documents | None = None,
     ) -> tuple[I64, I32]:
         """Each slot once per event, checked where a box left doubt. `sure` says of each hit whether the event's own
         box is enough."""
@@ -184,7 +193,10 @@ class Resolver:
         if self.catalog.plain and filters is None:
             return hits.offsets, self.catalog.owners.slots(numbers)
         ends, free = (points.low, points.high), self.keys.space.information
-        offsets, slots, doubtful = self.catalog.owners.settle(hits.offsets, numbers, sure, *ends, free)
+        natively = documents is not None and filters is None
+        offsets, slots, doubtful = self.catalog.owners.settle(hits.offsets, numbers, sure, *ends, free, natively)
+        if len(doubtful) and documents is not None and filters is None:
+            offsets, slots, doubtful = self._look_natively(offsets, slots, doubtful, points.low, documents)
         if not len(doubtful):
             return offsets, slots
         if isinstance(chunk, pa.Table):
@@ -198,6 +210,19 @@ class Resolver:
             kept[places] = self._holding(points.low[event], self._values(chunk, event), slots[places], asked, number)
         left = np.append(0, np.cumsum(kept))
         return left[offsets], slots[kept]
+
+    def _look_natively(
+        self, offsets: I64, slots: I32, doubtful: I64, low: I64, documents: Documents
+    ) -> tuple[I64, I32, I64]:
+        """What is left when native code has looked at what is in doubt, in the events that it has read."""
+        budget, now = self.budget, (self.now - EPOCH) // MICROSECOND
+        in_all = -1 if budget.in_all is None else budget.left_in_all(budget.in_all)
+        *left, taken = self.catalog.owners.look(
+            offsets, slots, doubtful, low, *documents, *budget.of_documents(), in_all, now
+        )
+        if budget.counts or budget.in_all is not None:
+            budget.spend(taken)
+        return tuple(left)  # type: ignore[return-value]
 
     def _holding(
         self, low: I64, values: Document, slots: I32, asked: Predicate | None, event: int | None
@@ -293,7 +318,7 @@ class Resolver:
     def _second_look(self, low: I64, values: Document) -> Look:
         """Looks at some slots with one event, whose lists and texts are made once: the truths that each predicate may
         have, as sets of bits, and the steps that it took to find out."""
-        programs = self.catalog.programs
+        programs = self.catalog.programs.native
         if programs is None or any(type(value) is tuple for value in values.values()):
             return _everything_open
         now = (self.now - EPOCH) // MICROSECOND

@@ -23,18 +23,21 @@ from hitbox.encoding.keys import Derived, Keys
 from hitbox.encoding.schema import MAX_ATTRIBUTES as MAX_OPEN
 from hitbox.encoding.schema import Schema
 from hitbox.encoding.string_dictionary import Relabel
-from hitbox.engine import Engine
+from hitbox.engine import Engine, _kernels
 from hitbox.engine._kernels import MAX_ATTRIBUTES
+from hitbox.engine.document_plan import DocumentPlans
 from hitbox.engine.event_encoder import EventEncoder
 from hitbox.errors import HitboxError, MatcherError
 from hitbox.index.anchors import Anchors
-from hitbox.index.catalog import ID_TYPES, MIN_ARROW_ROWS, NO_SLOTS, Catalog, Id, Row, Rows
+from hitbox.index.catalog import ID_TYPES, MIN_ARROW_ROWS, Catalog, Id, Row, Rows
 from hitbox.index.derived_use import DerivedUse
 from hitbox.index.explain import describe_box
 from hitbox.index.load.bulk_load import Encoded
 from hitbox.index.program_columns import tested
+from hitbox.index.slot_boxes import NO_SLOTS
 from hitbox.language import Programs
 from hitbox.language.boxes.derived import derived_from_json
+from hitbox.language.conditions.letters import folded
 from hitbox.matchers import REGISTRY, Matcher, make, resolve_name, restore
 from hitbox.storage import snapshot
 from hitbox.storage.array_files import damaged
@@ -60,10 +63,16 @@ class IndexState:
     engine: Engine | None = field(init=False)
     """The matcher, if it is the engine."""
     encoder: EventEncoder = field(init=False)
+    _plans: DocumentPlans = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "engine", self.matcher if isinstance(self.matcher, Engine) else None)
         object.__setattr__(self, "encoder", EventEncoder(self.keys, self.use.used))
+        object.__setattr__(self, "_plans", DocumentPlans(self.keys, folded))
+
+    def document_plan(self) -> _kernels.DocumentPlan | None:
+        """How native code reads events as documents; None if it cannot."""
+        return self._plans.get(self.use.used, self.use.changes, self.anchors.open_sets)
 
     @classmethod
     def empty(cls, keys: Keys, matcher: str, options: Mapping[str, object]) -> IndexState:
@@ -136,7 +145,11 @@ class IndexState:
         `programs` come."""
         if not self.keys.derived:
             return switch
-        left = np.concatenate([self.boxes(gone).attribute, self.catalog.tested(slots)]) if len(slots) else NO_SLOTS
+        left = (
+            np.concatenate([self.boxes(gone).attribute, self.catalog.programs.tested(slots)])
+            if len(slots)
+            else NO_SLOTS
+        )
         new = np.concatenate([come.attribute, tested(programs)])
         count = self.use.changing(left, new)
 
@@ -210,7 +223,7 @@ class IndexState:
         for number in self.keys.dictionaries:
             at = boxes.attribute == number
             low, high = boxes.low[at], boxes.high[at]  # odd: just above, or just below, a label
-            labels = self.catalog.labels(number)
+            labels = self.catalog.programs.labels(number, self.catalog.living_slots())
             found[number] = np.unique(np.concatenate([low - (low & 1), high + (high & 1), labels]))
         return found
 
@@ -226,7 +239,7 @@ class IndexState:
             catalog.counts[slots],
             catalog.exact[numbers],
             self.boxes(numbers),
-            catalog.programs_of(slots),
+            catalog.programs.by_row(slots),
         )
 
     def renamed(self, ids: pa.Array) -> IndexState:

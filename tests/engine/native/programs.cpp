@@ -23,7 +23,7 @@ struct Tree {
   std::vector<i64> keys;
   std::vector<std::vector<i64>> elements;
   std::vector<std::string> texts;
-  Details details;
+  GivenDetails details;
   bool looks_twice;  // whether details are given
   i64 element = -1;  // the one that is looked at
 

@@ -114,9 +114,46 @@ class DerivedAttribute:
     def is_detail(self) -> bool:
         return self.name in (EACH, TEXT)
 
+    @property
+    def native(self) -> tuple[Any, ...] | None:
+        first = self.operands[0]
+        if self.name == ABSENCE:
+            return ("absent", first.name) if isinstance(first, Field) and _is_open(first) else None
+        if self.name == EACH:
+            return _native_list(*self.operands)
+        sources = [_native_source(one) for one in self.operands]
+        if None in sources:
+            return None
+        if self.name in ("", "REVERSE"):
+            name, type_, functions = sources[0]  # type: ignore[misc]
+            return "field", (name, type_, functions + "r" * (self.name == "REVERSE"))
+        return (self.name.lower(), *sources) if self.name in (TEXT, "COMPARE") else None
+
     def to_json(self) -> Any:
         operands = [str(operand) for operand in self.operands]
         return {"function": self.name, "of": operands, "types": [operand.type for operand in self.operands]}
+
+
+def _is_open(of: Field) -> bool:
+    """Whether it is an attribute of the event that is not declared."""
+    return of.number < 0 and not of.level and not of.old
+
+
+def _native_source(of: Expression) -> tuple[str, str, str] | None:
+    """(attribute, type, functions of texts) of an attribute that is not declared: l is LOWER, and u UPPER."""
+    functions = ""
+    while isinstance(of, Call) and of.name in ("LOWER", "UPPER"):
+        functions = of.name[0].lower() + functions
+        of = of.children[0]
+    return (of.name, of.type, functions) if isinstance(of, Field) and _is_open(of) else None
+
+
+def _native_list(path: Expression, of: Expression | None = None) -> tuple[Any, ...] | None:
+    assert isinstance(path, ListPath)
+    if path.number >= 0 or path.old:
+        return None
+    field_of = of.name if isinstance(of, Field) else ""
+    return "each", (".".join(path.steps),), field_of, path.type if of is None else of.type
 
 
 def _derived(name: str, of: Expression) -> DerivedAttribute:
@@ -239,7 +276,7 @@ def _coordinates(test: Test) -> list[DerivedAttribute]:
 
 def open_attribute(of: Field) -> DerivedAttribute | None:
     """An attribute that is not declared as one that has keys; None of any other field."""
-    return _derived("", of) if of.number < 0 and not of.level and not of.old else None
+    return _derived("", of) if _is_open(of) else None
 
 
 def _presence(test: Test) -> Condition | None:

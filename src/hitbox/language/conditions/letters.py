@@ -29,6 +29,10 @@ def upper(text: str) -> str:
     return "".join(map(capitals.__getitem__, text))
 
 
+def folded(text: str, capitals: bool) -> str:
+    return upper(text) if capitals else lower(text)
+
+
 def _capital(c: str) -> str:
     for found in (c.upper(), c.title()):  # where the capital is several letters, the simple one is the title's
         if len(found) == 1:

@@ -1,0 +1,170 @@
+// Python's dicts -> the values that subscriptions ask for (document/document.hpp). Only exact types of Python are read:
+// dict, list, str, int, float, bool, None and datetime. For all else Python has to look.
+#pragma once
+
+#include <vector>
+
+#include <nanobind/nanobind.h>
+
+#include "document/document.hpp"
+
+namespace hitbox {
+
+namespace nb = nanobind;
+
+class ObjectReader {
+ public:
+  // epoch, plain_epoch: the start of 1970, with and without a zone.
+  ObjectReader(const document::Paths& paths, document::Documents& out, nb::handle epoch, nb::handle plain_epoch,
+               std::vector<nb::object>& kept)
+      : paths_(paths), out_(out), epoch_(epoch), plain_epoch_(plain_epoch), kept_(kept) {}
+
+  // Reads an event, which becomes the last one of the documents. False if Python has to read it; then it has no fields.
+  bool read(PyObject* event) {
+    out_.begin();
+    if (Py_TYPE(event) == &PyDict_Type && this->event(event)) {
+      out_.finish();
+      return true;
+    }
+    out_.finish_empty();
+    return false;
+  }
+
+ private:
+  using Type = document::Type;
+  static constexpr u32 MOST_NESTED = 150;  // hitbox.encoding.inputs.MAX_DEPTH is a little more
+
+  bool event(PyObject* dict) {
+    size_t images = 0;
+    const bool good = members(dict, 1, [&](std::string_view name, PyObject* value) {
+      images += name == "old" || name == "new";
+      const u32 place = paths_.field(document::Paths::EVENT, name);
+      if (place == document::NOWHERE_ASKED) return skip(value, 1);
+      return out_.note(place) && kept(value, place, place, 1);
+    });
+    return good && (!images || Py_ssize_t(images) < PyDict_Size(dict));
+  }
+
+  // Calls use(name, value) for the items of a dict.
+  template <class Use>
+  bool members(PyObject* dict, u32 depth, Use use) {
+    if (depth > MOST_NESTED) return false;
+    PyObject *name, *value;
+    Py_ssize_t at = 0;
+    while (PyDict_Next(dict, &at, &name, &value)) {
+      std::string_view text;
+      if (!bytes_of(name, text) || !use(text, value)) return false;
+    }
+    return true;
+  }
+
+  // Whether an object is an exact string that can be written in UTF-8.
+  static bool bytes_of(PyObject* text, std::string_view& out) {
+    if (Py_TYPE(text) != &PyUnicode_Type) return false;
+    Py_ssize_t size;
+    const char* bytes = PyUnicode_AsUTF8AndSize(text, &size);
+    if (!bytes) {
+      PyErr_Clear();
+      return false;
+    }
+    out = {bytes, size_t(size)};
+    return true;
+  }
+
+  bool kept(PyObject* value, u32 place, u32 scope, u32 depth) {
+    if (value == Py_None) return out_.add(Type::NOTHING, place) + 1;
+    if (value == Py_True || value == Py_False) return out_.add(value == Py_True ? Type::TRUE : Type::FALSE, place) + 1;
+    PyTypeObject* type = Py_TYPE(value);
+    if (type == &PyUnicode_Type) {
+      std::string_view text;
+      if (!bytes_of(value, text) || text.size() > UINT32_MAX || std::memchr(text.data(), 0, text.size())) return false;
+      out_[out_.add(Type::TEXT, place, u32(text.size()))].bytes = text.data();
+      kept_.push_back(nb::borrow(value));
+      return true;
+    }
+    if (type == &PyLong_Type) {
+      int overflow;
+      const i64 whole = PyLong_AsLongLongAndOverflow(value, &overflow);
+      if (overflow || whole == MISSING) return false;
+      out_[out_.add(Type::WHOLE, place)].whole = whole;
+      return true;
+    }
+    if (type == &PyFloat_Type) {
+      const double real = PyFloat_AsDouble(value);
+      if (real != real) return out_.add(Type::NOTHING, place) + 1;
+      out_[out_.add(Type::REAL, place)].real = real;
+      return true;
+    }
+    if (type == &PyDict_Type) return object(value, place, scope, depth);
+    if (type == &PyList_Type)
+      return list(value, place, scope == document::NOWHERE_ASKED ? scope : paths_.element_of(scope), depth);
+    if (type == Py_TYPE(epoch_.ptr())) return moment(value, place);
+    return false;
+  }
+
+  bool object(PyObject* dict, u32 place, u32 scope, u32 depth) {
+    const size_t own = out_.add(Type::OBJECT, place);
+    const bool asked = scope != document::NOWHERE_ASKED && paths_.has_fields(scope);
+    const bool of_event = asked && paths_.is_of_event(scope);
+    const bool good = members(dict, depth + 1, [&](std::string_view name, PyObject* value) {
+      const u32 field = asked ? paths_.field(scope, name) : document::NOWHERE_ASKED;
+      if (field == document::NOWHERE_ASKED) return skip(value, depth + 1);
+      if (of_event && !out_.note(field)) return false;
+      return kept(value, field, field, depth + 1);
+    });
+    out_.close(own);
+    return good;
+  }
+
+  bool list(PyObject* list, u32 place, u32 scope, u32 depth) {
+    if (depth + 1 > MOST_NESTED) return false;
+    const size_t own = out_.add(Type::LIST, place);
+    const Py_ssize_t size = PyList_Size(list);
+    if (size > Py_ssize_t(INT32_MAX)) return false;
+    for (Py_ssize_t at = 0; at < size; ++at) {
+      PyObject* value = PyList_GetItem(list, at);
+      if (!value) throw nb::python_error();
+      if (!(scope == document::NOWHERE_ASKED ? skip(value, depth + 1)
+                                             : kept(value, document::NOWHERE_ASKED, scope, depth + 1)))
+        return false;
+    }
+    out_[own].size = u32(size);
+    out_.close(own);
+    return true;
+  }
+
+  // Passes over a value, which must be one that Python would take, too.
+  bool skip(PyObject* value, u32 depth) {
+    PyTypeObject* type = Py_TYPE(value);
+    if (type == &PyUnicode_Type || type == &PyLong_Type || type == &PyFloat_Type || type == &PyBool_Type ||
+        value == Py_None)
+      return true;
+    if (type == &PyDict_Type)
+      return members(value, depth + 1, [&](std::string_view, PyObject* one) { return skip(one, depth + 1); });
+    if (type != &PyList_Type) return type == Py_TYPE(epoch_.ptr());
+    if (depth + 1 > MOST_NESTED) return false;
+    for (Py_ssize_t at = 0; at < PyList_Size(value); ++at)
+      if (!skip(PyList_GetItem(value, at), depth + 1)) return false;
+    return true;
+  }
+
+  // A datetime in UTC or without a zone, which means UTC.
+  bool moment(PyObject* value, u32 place) {
+    const nb::handle given(value);
+    const nb::object zone = given.attr("tzinfo");
+    const bool plain = zone.is_none();
+    if (!plain && !zone.is(epoch_.attr("tzinfo"))) return false;
+    const nb::object since = given - (plain ? plain_epoch_ : epoch_);
+    const i64 days = nb::cast<i64>(since.attr("days")), seconds = nb::cast<i64>(since.attr("seconds"));
+    out_[out_.add(Type::MOMENT, place)].whole =
+        (days * 86400 + seconds) * 1'000'000 + nb::cast<i64>(since.attr("microseconds"));
+    return true;
+  }
+
+  const document::Paths& paths_;
+  document::Documents& out_;
+  nb::handle epoch_, plain_epoch_;
+  std::vector<nb::object>& kept_;
+};
+
+}  // namespace hitbox
