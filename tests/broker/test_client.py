@@ -24,6 +24,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from starlette.routing import Match, Mount, Route, WebSocketRoute
+from websockets.asyncio.server import ServerConnection, serve
 
 import hitbox
 from hitbox import HitboxError, Schema
@@ -683,6 +684,21 @@ def test_a_closed_client_sends_nothing_more(tmp_path: Path) -> None:
             await until(lambda: broker.store.events.next() == 2)
 
     run(scenario())
+
+
+def test_an_answer_of_brackets_only_ends_the_connection() -> None:
+    async def brackets(socket: ServerConnection) -> None:
+        await socket.recv()
+        await socket.send("[" * 100_000)
+
+    async def scenario() -> None:
+        async with serve(brackets, "127.0.0.1", 0) as server:
+            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            async with Client(url) as client:
+                with pytest.raises(NoAnswer, match="recursion"):
+                    await client.publish({"qty": 1})
+
+    asyncio.run(scenario())
 
 
 def test_nothing_is_sent_after_the_end(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ class PublishSocket:
                 answer = self._answers.get(message["request"])
                 if answer is not None and not answer.done():
                     answer.set_result(message)
-        except (ConnectionClosed, msgspec.DecodeError, KeyError, TypeError) as reason:
+        except (ConnectionClosed, msgspec.DecodeError, RecursionError, KeyError, TypeError) as reason:
             problem = ConnectionLost(f"the connection was lost: {reason}")
         finally:
             for answer in self._answers.values():
