@@ -6,7 +6,7 @@ NATIVE := CMakeLists.txt pyproject.toml $(wildcard src/engine/*/* research/nativ
 # an editable installation knows the packages that there were when it was made
 PACKAGES := $(wildcard src/hitbox/*/__init__.py src/hitbox/*/*/__init__.py research/*/__init__.py)
 
-.PHONY: help demo check test test-all durations test-spark-oldest lint format bench reproduce torture docs examples wheel setup setup-demo lock clean
+.PHONY: help demo check test test-all durations coverage test-spark-oldest lint format bench reproduce torture docs examples wheel setup setup-demo lock clean
 
 help:            ## what can be made
 	@grep -hE '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -43,6 +43,9 @@ test-all: lint docs ## before a release: all tests, the oldest Spark, two minute
 
 durations: setup ## measure what each test takes: `make check` leaves out what is slow (tests/durations.txt)
 	$(PY) -m pytest -n 3 --write-durations
+
+coverage: setup  ## lines and branches that the tests reach, into docs/reliability.md (make coverage ARGS='-m "not spark"')
+	@$(PY) tools/coverage_table.py $(ARGS)
 
 test-spark-oldest: setup ## all Spark tests on the oldest Spark that is supported, where Delta and Iceberg are tested
 	@tools/need java
