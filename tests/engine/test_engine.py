@@ -11,7 +11,7 @@ from hitbox.errors import MatcherError
 from hitbox.matchers import make
 from support.matcher_data import assert_equal
 from support.random_boxes import random_boxes, random_points
-from support.tiers import only
+from support.tiers import only, pairs
 
 SIMD = _kernels.simd_levels()
 SMALL = {"tail": 64, "block": 32, "lines": 4, "band": 300}
@@ -26,9 +26,7 @@ def pair(attributes: int, **options: object) -> tuple[Engine, object]:
     return Engine(space, **options), make("brute", space)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("simd", SIMD)
-@pytest.mark.parametrize("kind", ["auto", "bitmap", "compact", "dense", "postings"])
-@pytest.mark.parametrize("span", [3, 20, 10**6, 2**62])
+@pairs(span=[3, 20, 10**6, 2**62], kind=["auto", "bitmap", "compact", "dense", "postings"], simd=SIMD)
 def test_sealed_segments(simd: str, kind: str, span: int) -> None:
     rng = np.random.default_rng([span % 1000, len(kind)])
     for attributes, count in ((1, 300), (4, 3000), (12, 1500), (90, 400)):
@@ -71,9 +69,7 @@ def wide_boxes(rng: np.random.Generator, count: int, attributes: int, width: int
     )
 
 
-@pytest.mark.parametrize("simd", SIMD)
-@pytest.mark.parametrize("near", [0.98, 0.995])
-@pytest.mark.parametrize("compact", [False, True])
+@pairs(compact=[False, True], near=[0.98, 0.995], simd=SIMD)
 def test_many_boxes_are_left_and_many_lists_are_in_doubt(simd: str, near: float, compact: bool) -> None:
     attributes, most = 100, 10**6
     rng = np.random.default_rng(int(1000 * near))
@@ -106,10 +102,7 @@ def test_values_that_many_boxes_share(common: int, kind: str) -> None:
         assert_equal(engine, oracle, Points(events, events + rng.integers(0, 3, events.shape)))
 
 
-@pytest.mark.parametrize("simd", SIMD)
-@pytest.mark.parametrize("levels", [1, 10])
-@pytest.mark.parametrize("width", [200_000, 2**52])
-@pytest.mark.parametrize("compact", [False, True])
+@pairs(compact=[False, True], width=[200_000, 2**52], levels=[1, 10], simd=SIMD)
 def test_batches_leave_as_many_boxes_to_their_rows_as_there_is_room_for(
     simd: str, levels: int, width: int, compact: bool
 ) -> None:
@@ -133,11 +126,14 @@ def test_batches_leave_as_many_boxes_to_their_rows_as_there_is_room_for(
         assert_equal(engine, oracle, events)
 
 
-@pytest.mark.parametrize("simd", SIMD)
-@pytest.mark.parametrize("band", [ALONE, SHARED])
-@pytest.mark.parametrize(("width", "domain"), [(10, 100), (80, 100), (800_000, 10**6), (2**50, 2**60)])
-@pytest.mark.parametrize("compact", [False, True])
-def test_full_blocks_and_batches(simd: str, band: int, width: int, domain: int, compact: bool) -> None:
+@pairs(
+    compact=[False, True],
+    width_and_domain=[(10, 100), (80, 100), (800_000, 10**6), (2**50, 2**60)],
+    band=[ALONE, SHARED],
+    simd=SIMD,
+)
+def test_full_blocks_and_batches(simd: str, band: int, width_and_domain: tuple[int, int], compact: bool) -> None:
+    width, domain = width_and_domain
     rng = np.random.default_rng(width % 97)
     engine, oracle = pair(6, simd=simd, band=band, compact=compact)
     boxes = wide_boxes(rng, 3000, 6, width, domain)
@@ -249,9 +245,11 @@ def test_compaction_keeps_memory_near_a_fresh_build_and_segments_few(count: int,
     assert engine.nbytes() < 1.5 * fresh.nbytes()
 
 
-@pytest.mark.parametrize("simd", SIMD)
-@pytest.mark.parametrize("kind", ["bitmap", "compact", "dense"])
-@pytest.mark.parametrize("largest", [2**8 - 1, 2**8, 2**16 - 1, 2**16, 2**24 - 1, 2**24, 2**25])
+@pairs(
+    largest=[2**8 - 1, 2**8, 2**16 - 1, 2**16, 2**24 - 1, 2**24, 2**25],
+    kind=["bitmap", "compact", "dense"],
+    simd=SIMD,
+)
 def test_numbers_of_any_size(simd: str, kind: str, largest: int) -> None:
     """Numbers take as many bytes as the largest needs; many or few match, and a block may end in the last byte."""
     rng = np.random.default_rng(largest)

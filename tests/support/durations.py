@@ -7,6 +7,7 @@ have is quick until it is measured.
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ class Tier(NamedTuple):
     seconds: float
 
 
+@cache
 def slow_tests() -> dict[str, float]:
     """Their seconds, by name."""
     lines = [line for line in TABLE.read_text().splitlines() if not line.startswith("#")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -15,3 +16,26 @@ def only(kept: Collection[Any], values: Iterable[Any]) -> list[Any]:
 
 def _values(one: Any) -> tuple[Any, ...]:
     return one if isinstance(one, tuple) else (one,)
+
+
+def pairs(**values: Iterable[Any]) -> pytest.MarkDecorator:
+    """Parametrizes a test with all combinations. `make test` takes so many of them that each two values of different
+    parameters meet at least once; the others are exhaustive. What goes wrong for a reason of three values at once is
+    found by `make test-all` only."""
+    columns = [list(column) for column in values.values()]
+    every = list(itertools.product(*(range(len(column)) for column in columns)))
+    to_meet = {pair for row in every for pair in _pairs_of(row)}
+    kept: set[tuple[int, ...]] = set()
+    while to_meet:
+        row = max(every, key=lambda row: len(to_meet & _pairs_of(row)))  # the first of those that are as good
+        kept.add(row)
+        to_meet -= _pairs_of(row)
+    rows = [(row, [column[at] for column, at in zip(columns, row, strict=True)]) for row in every]
+    marks = {True: [], False: [pytest.mark.exhaustive]}
+    return pytest.mark.parametrize(
+        tuple(values), [pytest.param(*found, marks=marks[row in kept]) for row, found in rows]
+    )
+
+
+def _pairs_of(row: tuple[int, ...]) -> set[Any]:
+    return set(itertools.combinations(enumerate(row), 2))
