@@ -395,9 +395,9 @@ bool DocumentPlan::bring(Documents& documents, Brought& out) const {
 }
 
 Details::Elements DocumentPlan::EventDetails::list(u32 attribute) const {
-  const auto known = lists_.find(attribute);
-  if (known != lists_.end()) return known->second.elements();
-  List& list = lists_[attribute];
+  bool fresh;
+  Known& list = known(attribute, fresh);
+  if (!fresh) return list.elements();
   const auto detail = plan_.details_.find(attribute);
   if (detail == plan_.details_.end() || !detail->second.is_list) return {};
   const ListSource& from = detail->second.list;
@@ -416,9 +416,9 @@ Details::Elements DocumentPlan::EventDetails::list(u32 attribute) const {
 }
 
 Details::Text DocumentPlan::EventDetails::text(u32 attribute) const {
-  const auto known = texts_.find(attribute);
-  if (known != texts_.end()) return known->second;
-  Details::Text& text = texts_[attribute];
+  bool fresh;
+  Details::Text& text = known(attribute, fresh).text;
+  if (!fresh) return text;
   const auto detail = plan_.details_.find(attribute);
   if (detail == plan_.details_.end() || detail->second.is_list) return text;
   const Source& from = detail->second.text;

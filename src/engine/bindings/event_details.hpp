@@ -1,7 +1,8 @@
 // The lists and texts of an event for a second look, made when a program asks for them.
 #pragma once
 
-#include <unordered_map>
+#include <memory>
+#include <vector>
 
 #include "bindings/document_plan.hpp"
 
@@ -19,15 +20,26 @@ class DocumentPlan::EventDetails final : public Details {
   Text text(u32 attribute) const override;
 
  private:
-  struct List {
-    Given given = Given::NO;
+  struct Known {
+    u32 attribute;
+    Text text;
+    Given given;  // of a list
     std::vector<i64> keys;
     Elements elements() const { return {given, keys.data(), keys.size()}; }
   };
+
+  // What is known of an attribute; `fresh` if that is nothing yet. Few attributes are asked for, many times.
+  Known& known(u32 attribute, bool& fresh) const {
+    for (const auto& one : known_)
+      if (one->attribute == attribute) return fresh = false, *one;
+    fresh = true;
+    known_.push_back(std::make_unique<Known>(Known{attribute, {}, Given::NO, {}}));
+    return *known_.back();
+  }
+
   const DocumentPlan& plan_;
   document::Documents& documents_;
-  mutable std::unordered_map<u32, List> lists_;
-  mutable std::unordered_map<u32, Text> texts_;
+  mutable std::vector<std::unique_ptr<Known>> known_;
 };
 
 }  // namespace hitbox

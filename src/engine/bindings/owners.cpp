@@ -82,11 +82,21 @@ void each_stretch(const i32* slots, const i64* events, size_t from, size_t to, s
     if (next[e - from] < events[e + 1]) use(e, next[e - from], events[e + 1]);
 }
 
-// Places of slots in a result. Open addressing; as large as the slots that several boxes may belong to are many.
+// Places of slots in a result: a few are compared one by one, more are hashed. Open addressing; as large as the slots that
+// several boxes may belong to are many.
 class Places {
  public:
   // The place that `slot` has already, or `fresh`, which it gets now.
   size_t find(i32 slot, size_t fresh) {
+    if (used_ <= FEW) {
+      for (size_t at = 0; at < used_; ++at)
+        if (few_[at].slot == slot) return few_[at].place;
+      if (used_ < FEW) {
+        few_[used_++] = {slot, fresh};
+        return fresh;
+      }
+      for (const Entry& one : few_) put(one);
+    }
     if (2 * (used_ + 1) > entries_.size()) grow();
     for (size_t at = start(slot);; at = (at + 1) & mask_) {
       if (entries_[at].slot == slot) return entries_[at].place;
@@ -106,17 +116,21 @@ class Places {
   size_t start(i32 slot) const { return (u32(slot) * 0x9E3779B1u >> 4) & mask_; }
 
   void grow() {
-    std::vector<Entry> old(std::max<size_t>(64, 2 * entries_.size()));
+    std::vector<Entry> old(std::max<size_t>(8 * FEW, 2 * entries_.size()));
     old.swap(entries_);
     mask_ = entries_.size() - 1;
     for (const Entry& one : old)
-      if (one.slot >= 0) {
-        size_t at = start(one.slot);
-        while (entries_[at].slot >= 0) at = (at + 1) & mask_;
-        entries_[at] = one;
-      }
+      if (one.slot >= 0) put(one);
+  }
+  void put(const Entry& one) {
+    if (entries_.empty()) grow();
+    size_t at = start(one.slot);
+    while (entries_[at].slot >= 0) at = (at + 1) & mask_;
+    entries_[at] = one;
   }
 
+  static constexpr size_t FEW = 16;
+  Entry few_[FEW];
   std::vector<Entry> entries_;
   size_t mask_ = 0, used_ = 0;
 };
@@ -336,29 +350,28 @@ void Owners::slots(const i32* numbers, size_t size, i32* out) const {
 
 void Owners::settle(const i32* numbers, const u8* sure, size_t size, Slots& out, std::vector<i64>& doubtful) const {
   const i64* of = owner.data();
-  const size_t before = out.size;
-  out.need(before + size);
+  out.need(out.size + size);
   Places places;
-  std::vector<u32> doubt_of;  // place - before -> 1 + its place in `doubts`
-  std::vector<i64> doubts;    // places; -1 where an exact box came later
+  const size_t first = doubtful.size();
+  std::vector<i64> settled;  // places of doubtful slots of which an exact box came later
+  for (size_t i = 0; i < std::min<size_t>(size, 2 * PrefetchDistance::GATHER); ++i) prefetch(of + numbers[i]);
   for (size_t i = 0; i < size; ++i) {
     if (i + 2 * PrefetchDistance::GATHER < size) prefetch(of + numbers[i + 2 * PrefetchDistance::GATHER]);
-    i32 slot = i32(of[numbers[i]]);
-    bool certain = exact.data()[numbers[i]] && (!sure || sure[i]);
+    const i32 slot = i32(of[numbers[i]]);
+    const bool certain = exact.data()[numbers[i]] && (!sure || sure[i]);
     // An event with a predicate of its own is several points, so a box may come several times.
-    size_t place = !sure && count.data()[slot] == 1 ? out.size : places.find(slot, out.size);
+    const size_t place = !sure && count.data()[slot] == 1 ? out.size : places.find(slot, out.size);
     if (place == out.size) {
       out.data[out.size++] = slot;
-      if (certain) continue;
-      doubt_of.resize(out.size - before, 0);
-      doubts.push_back(i64(place));
-      doubt_of[place - before] = u32(doubts.size());
-    } else if (certain && place - before < doubt_of.size() && doubt_of[place - before]) {
-      doubts[doubt_of[place - before] - 1] = -1;
+      if (!certain) doubtful.push_back(i64(place));
+    } else if (certain && std::binary_search(doubtful.begin() + i64(first), doubtful.end(), i64(place))) {
+      settled.push_back(i64(place));
     }
   }
-  for (i64 place : doubts)
-    if (place >= 0) doubtful.push_back(place);
+  if (settled.empty()) return;
+  std::sort(settled.begin(), settled.end());
+  auto gone = [&](i64 place) { return std::binary_search(settled.begin(), settled.end(), place); };
+  doubtful.erase(std::remove_if(doubtful.begin() + i64(first), doubtful.end(), gone), doubtful.end());
 }
 
 Programs::Programs(Frozen<i64> place, Frozen<i64> words, Frozen<u32> code, Frozen<i64> shapes)
@@ -402,16 +415,21 @@ void sieve(Slots& out, std::vector<i64>& doubtful, size_t first, bool asked, Tru
 
 }  // namespace
 
-void Owners::fetch_programs(const Slots& out, const std::vector<i64>& doubtful, size_t at) const {
+void Owners::fetch_programs(const Slots& out, const std::vector<i64>& doubtful, size_t first, size_t at) const {
   constexpr size_t SOON = PrefetchDistance::GATHER;
-  if (at + 2 * SOON < doubtful.size()) programs->fetch_place(out.data[doubtful[at + 2 * SOON]]);
-  if (at + SOON < doubtful.size()) programs->fetch_words(out.data[doubtful[at + SOON]]);
+  const size_t end = doubtful.size();
+  if (at == first) {
+    for (size_t i = at; i < end && i < at + 2 * SOON; ++i) programs->fetch_place(out.data[doubtful[i]]);
+    for (size_t i = at; i < end && i < at + SOON; ++i) programs->fetch_words(out.data[doubtful[i]]);
+  }
+  if (at + 2 * SOON < end) programs->fetch_place(out.data[doubtful[at + 2 * SOON]]);
+  if (at + SOON < end) programs->fetch_words(out.data[doubtful[at + SOON]]);
 }
 
 void Owners::decide(const EventPoint& event, bool asked, Slots& out, std::vector<i64>& doubtful, size_t first) const {
   if (!programs || doubtful.size() == first || !event.is_point()) return;
   sieve(out, doubtful, first, asked, [&](size_t i, i32 slot) {
-    fetch_programs(out, doubtful, i);
+    fetch_programs(out, doubtful, first, i);
     return programs->run(slot, event.low);
   });
 }
@@ -425,7 +443,7 @@ bool Owners::look(const i64* keys, const Details& details, const LookBudget& bud
   truths.reserve(doubts - first);
   u64 words = 0;
   for (size_t i = first; i < doubts; ++i) {
-    fetch_programs(out, doubtful, i);
+    fetch_programs(out, doubtful, first, i);
     Work work(budget.together < 0 ? budget.each : std::min(budget.each, budget.together - taken));
     truths.push_back(programs->run(out.data[doubtful[i]], keys, details, work));
     if (work.looked) taken += work.steps();

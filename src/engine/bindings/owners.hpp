@@ -154,8 +154,8 @@ struct Owners {
     slots.size = kept;
   }
 
-  // Asks for the memory of the programs that come after the one at `doubtful[at]`.
-  void fetch_programs(const Slots& out, const std::vector<i64>& doubtful, size_t at) const;
+  // Asks for the memory of the programs that come after the one at `doubtful[at]`, the first of which is at `first`.
+  void fetch_programs(const Slots& out, const std::vector<i64>& doubtful, size_t first, size_t at) const;
 
   Frozen<i64> owner;
   Frozen<u8> exact;

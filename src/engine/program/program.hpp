@@ -130,17 +130,37 @@ static inline Truth test_place(const u32* code, const i64* literals, const i64* 
   return is_negated(*code) ? opposite(found) : found;
 }
 
-// What an event holds; `details` may be null, and without them there is no `work`. `element` is the one of its lists that
+// The lists that the conditions inside EACH ask for, by attribute. Few conditions ask for more than a few.
+struct Lists {
+  static constexpr u32 MOST = 4;
+  u32 count = 0;
+  u32 attribute[MOST];
+  Details::Elements of[MOST];
+
+  Details::Elements find(u32 wanted, const Details& details) {
+    for (u32 at = 0; at < count; ++at)
+      if (attribute[at] == wanted) return of[at];
+    const Details::Elements list = details.list(wanted);
+    if (count < MOST) {
+      attribute[count] = wanted;
+      of[count++] = list;
+    }
+    return list;
+  }
+};
+
+// What an event holds; `details` may be null, and without them there is no `work`. `element` is the one of its `lists` that
 // is looked at.
 struct Held {
   const i64* keys;
   const Details* details;
   Work* work;
+  Lists* lists = nullptr;
   size_t element = 0;
 };
 
 static inline i64 element_key(u32 attribute, const Held& held) {
-  const Details::Elements list = held.details->list(attribute);
+  const Details::Elements list = held.lists->find(attribute, *held.details);
   return held.element < list.count ? list.keys[held.element] : MISSING;
 }
 
@@ -225,9 +245,13 @@ static inline Truth test_each(const u32* code, const i64* literals, const Held& 
   if (list.given == Details::Given::NOTHING) return IS_UNKNOWN;
   const u32 op = kind_of(*code) == EACH_AND ? AND : OR;
   Truth found = FIRST[op];
+  Lists lists;
+  const bool is_single = op_of(code[2]) == TEST_ELEMENT;  // one test of one list, as most are
+  const Details::Elements tested = is_single ? lists.find(attribute_of(code[2]), *held.details) : list;
   for (size_t at = 0; at < list.count && found != DECIDED[op]; ++at) {
     if (!held.work->spend(code[1])) return OUT_OF_STEPS;
-    const Truth one = run(code + 2, literals, {held.keys, held.details, held.work, at});
+    const Truth one = is_single ? test(code[2], literals, code[3], at < tested.count ? tested.keys[at] : MISSING)
+                                : run(code + 2, literals, {held.keys, held.details, held.work, &lists, at});
     if (one == OUT_OF_STEPS) return one;
     found = COMBINED.of[op][found][one];
   }
