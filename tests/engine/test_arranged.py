@@ -12,6 +12,7 @@ from hitbox.errors import DamagedArray
 from hitbox.matchers import make
 from support.matcher_data import assert_equal
 from support.random_boxes import random_boxes, random_points
+from support.tiers import pairs
 
 NONE = np.zeros(0, np.int64)
 
@@ -25,13 +26,13 @@ def arranged(engine: Engine, boxes: Boxes, first: int) -> Boxes:
     return boxes.take(built.order)
 
 
-@pytest.mark.parametrize("simd", _kernels.simd_levels())
-@pytest.mark.parametrize(
-    ("kind", "compact"),
-    [("auto", False), ("bitmap", False), ("bitmap", True), ("dense", False), ("postings", False)],
+@pairs(
+    block=[100, 512],
+    kind_and_compact=[("auto", False), ("bitmap", False), ("bitmap", True), ("dense", False), ("postings", False)],
+    simd=_kernels.simd_levels(),
 )
-@pytest.mark.parametrize("block", [100, 512])
-def test_numbers_follow_the_order_of_the_segments(simd: str, kind: str, compact: bool, block: int) -> None:
+def test_numbers_follow_the_order_of_the_segments(simd: str, kind_and_compact: tuple[str, bool], block: int) -> None:
+    kind, compact = kind_and_compact
     rng = np.random.default_rng(block)
     boxes = random_boxes(rng, 3000, 4)
     boxes = Boxes(boxes.offsets, boxes.attribute, boxes.low, boxes.high, rng.integers(0, 10, 3000).astype(np.uint8))

@@ -21,6 +21,7 @@ from hitbox.index import state
 from hitbox.index.load.predicate_text import PredicateTexts, ReadPredicate
 from support import second_evaluator as second
 from support.random_documents import SCHEMA, TYPES, meaning, nested, random_image
+from support.tiers import only
 
 PLAIN = {
     "s": "string",
@@ -109,7 +110,10 @@ def check(index: Index, texts: Sequence[str], rng: random.Random, events: int = 
     assert [sorted(ids) for ids in index.match_batch(given).to_lists()] == wanted
 
 
-@pytest.mark.parametrize("matcher", ["hitbox", "brute", "counting", "opindex", "r-tree", "be-tree"])
+SEVERAL = ["hitbox", "brute", "counting", "opindex", "r-tree", "be-tree"]
+
+
+@pytest.mark.parametrize("matcher", only(SEVERAL[:3], SEVERAL))  # tests/matchers compares them all on boxes
 def test_boxes_decide(matcher: str) -> None:
     index = Index(SCHEMA, matcher)
     texts = list(EXACT)

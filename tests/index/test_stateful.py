@@ -150,7 +150,7 @@ class Machine(RuleBasedStateMachine):
         assert all(id in self.index for id in self.model)
 
 
-NAMES = only(["hitbox", "brute", "rein"], matchers())
+NAMES = only(["hitbox", "rein"], matchers())
 """`make test` does this with some matchers, and compares all with the oracle in tests/matchers."""
 
 

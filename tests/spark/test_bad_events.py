@@ -52,7 +52,7 @@ def by_event(rows: list[Any], form: str) -> dict[str, Any]:
     return {event: ids and "".join(sorted(ids)) for event, ids in found.items()}
 
 
-@pytest.mark.parametrize("by_part", [False, True])
+@pytest.mark.parametrize("by_part", only([True], [False, True]))  # whole: the form "arrays" in the streams below
 @pytest.mark.parametrize("form", only(["pairs"], ["arrays", "pairs", "counts"]))
 def test_bad_events_of_a_table(spark: Any, path: str, form: str, by_part: bool) -> None:
     events = spark.createDataFrame(ROWS, COLUMNS)
@@ -105,7 +105,10 @@ def stream(spark: Any, tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize("by_part", only([True], [False, True]))
-@pytest.mark.parametrize(("form", "on_error"), [("arrays", "return"), ("pairs", "return"), ("counts", "null")])
+@pytest.mark.parametrize(  # pairs: test_bad_events_of_a_table
+    ("form", "on_error"),
+    only([("arrays", "return"), ("counts", "null")], [("arrays", "return"), ("pairs", "return"), ("counts", "null")]),
+)
 def test_a_stream_goes_on_and_counts(
     spark: Any, path: str, tmp_path: Path, form: str, on_error: str, by_part: bool
 ) -> None:

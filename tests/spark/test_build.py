@@ -23,6 +23,7 @@ from hitbox.spark import parquet_table, snapshot_files, writer_lease
 from hitbox.storage import snapshot
 from hitbox.storage.addresses import join, resolve
 from support.object_store import ObjectStore
+from support.tiers import only
 
 SCHEMA = Schema({"price": "float", "city": "string"})
 
@@ -215,7 +216,10 @@ def test_a_host_verifies_a_version_once(tmp_path: Path, monkeypatch: pytest.Monk
         snapshot_files.local(home, 1, expected)
 
 
-@pytest.mark.parametrize("name", [n for n in workloads.names() if n not in ("classbench", "rein", "dexin", "pri-rein")])
+NAMES = [n for n in workloads.names() if n not in ("classbench", "rein", "dexin", "pri-rein")]
+
+
+@pytest.mark.parametrize("name", only(["symmetric", "w1"], NAMES))  # tests/workloads draws parts of all
 def test_generated_rows_do_not_depend_on_the_partitioning(spark: Any, name: str) -> None:
     one = hs.generate(name, 50, 30, spark=spark, partitions=1)
     many = hs.generate(name, 50, 30, spark=spark, partitions=7)
@@ -235,7 +239,7 @@ def test_layouts_say_the_same(spark: Any, tmp_path: Path) -> None:
     assert len(one.ids)
 
 
-@pytest.mark.parametrize("remote", [False, True])
+@pytest.mark.parametrize("remote", only([True], [False, True]))  # local: most other builds here
 def test_tables_that_tasks_write_and_read_themselves(
     spark: Any, s3: ObjectStore, tmp_path: Path, remote: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from hitbox import Index
 from hitbox.cli import app as whole_app
 from hitbox.spark import demo
 from hitbox.spark.cli import app
+from support.tiers import only
 
 
 def run(*words: str, fails: bool = False) -> str:
@@ -61,7 +62,7 @@ def test_demo_in_small(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(batch["events"] for batch in facts["batches"]) == 400
 
 
-@pytest.mark.parametrize(("form", "matches"), [("arrays", 1), ("pairs", 1), ("counts", 1)])
+@pytest.mark.parametrize(("form", "matches"), only([("arrays", 1)], [("arrays", 1), ("pairs", 1), ("counts", 1)]))
 def test_events_that_do_not_fit(spark: Any, tmp_path: Path, form: str, matches: int) -> None:
     index = Index({"qty": "int"})
     index.subscribe("many", "qty > 2")
