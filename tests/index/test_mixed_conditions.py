@@ -96,7 +96,7 @@ def test_the_second_evaluator_agrees(boxes: int, matcher: str, tmp_path: Path) -
             index._changing.forget_words()
             check(index, texts, rng)
             kinds |= {"anchors"} if len(index._state.anchors) else set()
-            kinds |= {"programs"} if index._state.catalog._programs else set()
+            kinds |= {"programs"} if index._state.catalog.programs else set()
             kinds |= {"derived"} if index._state.use.used else set()
     assert kinds == {"anchors", "programs", "derived"}
     index.unsubscribe_many(sorted(texts))

@@ -132,7 +132,7 @@ def test_sets_of_keys_are_decided_without_the_tree(asked: list[str]) -> None:
     found = [made.match(event) for event in events]
     limited = [made.match(event, limit=7) for event in events]
     assert not asked
-    assert len(made._state.catalog._programs._place) > 200  # they did have programs
+    assert len(made._state.catalog.programs._place) > 200  # they did have programs
     for number, event in enumerate(events):
         right = {id for id, text in texts.items() if truth_of(made, text, event)}
         assert set(batch[number]) == set(found[number]) == right
@@ -189,17 +189,17 @@ def test_what_boxes_leave_to_the_tree_has_no_program() -> None:
     made.subscribe(1, "a > 3 AND s LIKE '%x'")
     made.subscribe(2, "(a > 3 AND s LIKE '%x') OR b = 2")
     made.subscribe(3, "a = 1 AND b <> 3")
-    assert not made._state.catalog._programs
+    assert not made._state.catalog.programs
     assert made.nbytes()["catalog"] < 10_000
     made.subscribe(4, either(random.Random(0)))
-    assert made._state.catalog._programs
+    assert made._state.catalog.programs
 
 
 def test_one_shape_for_all_that_differ_in_literals() -> None:
     made = Index(MIXED)
     for n in range(50):
         made.subscribe(n, f"a NOT IN ({', '.join(str(n + 2 * i) for i in range(20))}) AND s <> 'x{n}'")
-    assert len(made._state.catalog._programs._shapes) == 2
+    assert len(made._state.catalog.programs._shapes) == 2
     right = [n for n in range(50) if n != 3 and 30 - n not in range(0, 40, 2)]
     assert sorted(made.match({"a": 30, "s": "x3"})) == right
 
@@ -335,7 +335,7 @@ def test_slots_that_come_and_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
             made.unsubscribe(id)
             del texts[id]
         check(made)
-        columns = made._state.catalog._programs
+        columns = made._state.catalog.programs
         assert 2 * columns._wasted <= len(columns._words) or columns._wasted <= 500
         made.save(tmp_path)
         made = Index.open(tmp_path)
@@ -355,7 +355,7 @@ def test_parts_joined_and_matched_as_one(tmp_path: Path) -> None:
     assert set(made.match(event)) == right
     renamed = state.IndexState.renamed(made._state, pa.array([f"id {id}" for id in made]))
     assert set(Index.of(renamed).match(event)) == {f"id {id}" for id in right}
-    assert len(renamed.catalog._programs._place) == 200
+    assert len(renamed.catalog.programs._place) == 200
 
 
 def test_a_change_that_fails_leaves_programs_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,7 +364,7 @@ def test_a_change_that_fails_leaves_programs_as_they_were(monkeypatch: pytest.Mo
     texts = {id: either(rng) for id in range(20)}
     for id, text in texts.items():
         made.subscribe(id, text)
-    before = {name: array.copy() for name, array in made._state.catalog._programs.arrays().items()}
+    before = {name: array.copy() for name, array in made._state.catalog.programs.arrays().items()}
 
     def fail(*_: object) -> None:
         raise MemoryError
@@ -377,7 +377,7 @@ def test_a_change_that_fails_leaves_programs_as_they_were(monkeypatch: pytest.Mo
     ):
         with pytest.raises(MemoryError):
             change()
-    after = made._state.catalog._programs.arrays()
+    after = made._state.catalog.programs.arrays()
     assert all(np.array_equal(after[name], array) for name, array in before.items())
     for _ in range(10):
         event = some_event(rng)
