@@ -60,9 +60,8 @@ class Actors:
         while self.environment.up():
             await self.environment.pause(2.0)
             count = self.random.choice([1, 1, 2, 5, 40])
-            events = [
-                self.model.event(self.random.randrange(DOMAIN), self.environment.clock.time()) for _ in range(count)
-            ]
+            clock = self.environment.clock
+            events = [self.model.event(self.random.randrange(DOMAIN), clock.time(), clock.now) for _ in range(count)]
             pad = "x" * self.random.choice([0, 500, 2000]) if self.environment.capacity != ROOMY else ""
             delay = self.random.uniform(0.1, 30.0) if self.environment.chance(0.15) else None
             for event in events if delay is None and self.environment.chance(0.2) else ():

@@ -170,6 +170,8 @@ class ModelEvent:
     due: float | None = None
     """Of a delayed event: when it is due, by the wall clock; at the earliest."""
     seq: int = 0
+    asked: float = 0.0
+    """When it was asked, by the monotonic clock."""
     since: dict[str, tuple[ModelSubscriber, int]] = field(default_factory=dict, repr=False)
     until: dict[str, int] | None = None
     unwanted: bool | None = None
@@ -194,10 +196,10 @@ class Model:
 
     # ---- events
 
-    def event(self, value: int, wall: float) -> ModelEvent:
+    def event(self, value: int, wall: float, now: float) -> ModelEvent:
         """A new event that is about to be published."""
         number = len(self.events) + 1
-        event = self.events[number] = ModelEvent(number, value, wall, self.removals)
+        event = self.events[number] = ModelEvent(number, value, wall, self.removals, asked=now)
         event.since = {name: (subscriber, subscriber.settled) for name, subscriber in self.subscribers.items()}
         return event
 

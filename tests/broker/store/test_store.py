@@ -344,11 +344,11 @@ def test_retention_keeps_what_is_pending(tmp_path: Path) -> None:
 
 def test_events_from_the_future_do_not_stop_retention(tmp_path: Path, later: Callable[[float], None]) -> None:
     """The clock was a year ahead for three events. They go as if they had been accepted when retention sees them."""
-    day, store = 86_400, Store(tmp_path)
+    year, store = 365 * 86_400, Store(tmp_path)
 
     def trim() -> int:
         with store.transaction():
-            return store.trim(clock.now() - 7 * day * 10**6, 2**40).events
+            return store.trim(clock.now() - 10 * 10**6, 2**40).events
 
     def append(count: int, ahead: int = 0) -> None:
         with store.transaction():
@@ -357,10 +357,10 @@ def test_events_from_the_future_do_not_stop_retention(tmp_path: Path, later: Cal
 
     with store.transaction():
         store.put_subscriber(1, "ann", b"{}")
-    append(3, ahead=365 * day)
+    append(3, ahead=year)
     append(2)
     assert trim() == 0
-    later(6 * day)
+    later(6)
     append(4)
     assert trim() == 0
     store.close()
@@ -368,10 +368,10 @@ def test_events_from_the_future_do_not_stop_retention(tmp_path: Path, later: Cal
     with store.transaction():
         seq, when = store.oldest_pending([1])[1]
     assert seq == 1
-    assert 0 <= clock.now() - 6 * day * 10**6 - when < 3600 * 10**6, "its age counts from then, too"
-    later(8 * day)
+    assert 6 <= (clock.now() - when) / 1e6 < 60, "its age counts from then, too"
+    later(12)
     assert trim() == 5
-    later(14 * day)
+    later(24)
     assert trim() == 4
     store.close()
 
@@ -382,8 +382,9 @@ def test_a_clock_that_goes_back_for_a_while_ages_nothing(tmp_path: Path, later: 
     with store.transaction():
         store.put_subscriber(1, "ann", b"{}")
         store.append([b'{"event":{}}'] * 3, clock.now())
-        later(-year)
-        assert store.trim(clock.now() - week, 2**40).events == 0
+        for back in (year, year // 2, year, 9 * 86_400):  # in the end, it comes back step by step
+            later(-back)
+            assert store.trim(clock.now() - week, 2**40).events == 0
         store.append([b'{"event":{}}'] * 2, clock.now())
         store.record([(1, 5, seq, "s", 0) for seq in range(1, 6)], 5)
         later(1)

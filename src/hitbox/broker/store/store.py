@@ -73,6 +73,8 @@ EVENT_BYTES = 64
 KEPT_ROWS = 5_000
 KEPT_BYTES = 4 * 2**20
 """Pending deliveries, and bytes of their events, that one step of retention moves; more if a single event has more."""
+STEP = 10_000_000
+"""Microseconds; what is longer between two steps of retention is a jump of the clock, or the broker was down."""
 COMMIT_PAGES = 4
 """Pages that are in use in a transaction, so that only its end writes them to the log; more than there are."""
 FRAME_BYTES = 24
@@ -120,7 +122,7 @@ READABLE = f"""typeof(wanted) = 'text' AND typeof(about) = 'text'
 META_TYPES: dict[str, Any] = {
     "format": int, "incarnation": Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}\Z")], "copied": bool,
     "clock": tuple[str, int, int], "jumps": Jumps, "matched": Number, "failed": list[Number], "protected": bool,
-    "ahead": tuple[Number, Number], "snapshot": dict[str, Number] | None, "schema": list[dict[str, Any]],
+    "ahead": tuple[Number, Number, Number], "snapshot": dict[str, Number] | None, "schema": list[dict[str, Any]],
 }  # fmt: skip
 """Types of the values in table `meta`, by key."""
 CONTENT = (apsw.SQLITE_IOERR_SHORT_READ, apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_CORRUPTFS)
@@ -1119,6 +1121,7 @@ class Store:
         `most_bytes`, or the database is larger than `most_in_all` or the disk allow. Whatever else is stored, such as
         dead letters and delayed events, takes nothing of `most_bytes`. What is still needed is kept elsewhere. At most
         `batch` events; fewer if many deliveries of them are pending."""
+        self._follow_clock()
         first, used = 0, self.used_bytes()
         most_in_all = min(most_in_all, self._most_on_disk())
         excess, excess_in_all = self.event_bytes + self._more_events - most_bytes, used - most_in_all
@@ -1140,13 +1143,19 @@ class Store:
 
     def _note_future(self, seq: int, when: int) -> None:
         """If the time of the oldest event is in the future, remember that all there are were accepted before now."""
-        if when > clock.now() and seq > self.get_meta("ahead", (0, 0))[0]:
-            self.put_meta("ahead", (self.events.next() - 1, clock.now()))
+        if when > clock.now() and seq > self.get_meta("ahead", (0, 0, 0))[0]:
+            self.put_meta("ahead", (self.events.next() - 1, clock.now(), clock.now()))
+
+    def _follow_clock(self) -> None:
+        """Of what has a time in the future, only time that passes counts, not what the clock jumps meanwhile."""
+        (last, seen, then), now = self.get_meta("ahead", (0, 0, 0)), clock.now()
+        if last >= self.events.first():
+            self.put_meta("ahead", (last, seen if 0 <= now - then <= STEP else max(seen + now - then, 0), now))
 
     def _acceptance(self) -> Callable[[int, int], int]:
         """A function of the number and the time of an event: when it was accepted. A time in the future is of a clock
         that was wrong. Then it is when retention came upon it; until that, now."""
-        (last, seen), now = self.get_meta("ahead", (0, 0)), clock.now()
+        (last, seen, _), now = self.get_meta("ahead", (0, 0, 0)), clock.now()
         return lambda seq, when: when if when <= now else min(seen, now) if seq <= last else now
 
     def _most_on_disk(self) -> int:
