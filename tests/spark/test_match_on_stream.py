@@ -531,6 +531,28 @@ def test_a_batch_that_comes_back_too_late_takes_the_current_version(
     assert batch_version.choose(growing.path, "q", 5) == 4
 
 
+def test_two_tasks_that_come_back_too_late_agree(growing: Growing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One has read the expired pin when the other pins again; then the current version changes."""
+    path, right, others = growing.path, snapshot_files.pin_once, list[int]()
+    assert batch_version.choose(path, "q", 5) == 1
+    later = time.time() + (batch_version.PIN_DAYS + 1) * 86_400
+    monkeypatch.setattr(time, "time", lambda: later)
+
+    def pin_once(path: str, name: str, **facts: Any) -> dict[str, Any]:
+        found = right(path, name, **facts)
+        if snapshot.expired(found) and not others:
+            others.append(0)
+            others.append(batch_version.choose(path, "q", 5))
+            growing.publish()
+        return found
+
+    monkeypatch.setattr(snapshot_files, "pin_once", pin_once)
+    assert batch_version.choose(path, "q", 5) == others[-1] == batch_version.choose(path, "q", 5)
+    assert batch_version.choose(path, "q", 7) == 2
+    names = {file.name for file in Path(path, "pins").glob("query-q-*")}
+    assert names <= {"query-q-7.json", "query-q-again-5.json"}, "the other is removed later"
+
+
 def test_copies_of_a_checkpoint_do_not_share_pins(growing: Growing, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are runs of one query. The one ahead leaves alone what the tasks of the other still read."""
     path, pins = growing.path, Path(growing.path, "pins")

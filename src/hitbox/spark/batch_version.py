@@ -89,9 +89,10 @@ def choose(path: str, query: str, batch: int, version: int | None = None, run: s
         version = _of_another_run(path, query, batch, snapshot_files.pinned(path, f"{mine}{batch - 1}"))
     facts = {"batch": batch, "expires": expires} | ({} if version is None else {"version": version})
     pin = snapshot_files.pin_once(path, name, **facts)
-    if snapshot.expired(pin):  # its version may be gone
-        snapshot_files.remove(join(path, "pins", f"{name}.json"))
-        pin = snapshot_files.pin_once(path, name, **facts)
+    again = ""
+    while snapshot.expired(pin):  # its version may be gone; it stays, so that all who find it take the next name
+        again += "again-"
+        pin = snapshot_files.pin_once(path, f"{mine}{again}{batch}", **facts)
     if pin["expires"] == expires:  # most likely this task's own
         _tidy(path, query, mine, batch)
     return int(pin["version"])
