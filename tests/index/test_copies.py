@@ -50,6 +50,37 @@ def test_a_copy_of_an_index_is_an_index_of_its_own(way: Callable[[Any], Any], ma
     opened.unsubscribe("id0")
 
 
+class Named(Index):
+    """What a program may make of an index."""
+
+    def __init__(self, name: str, **schema: Any):
+        super().__init__(schema)
+        self.name, self.notes = name, [name]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_copy_has_what_a_subclass_added(way: Callable[[Any], Any]) -> None:
+    index = Named("mine", a="int")
+    index.subscribe(1, "a > 3")
+    other = way(index)
+    assert (type(other), other.name, other.notes, other.match({"a": 4})) == (Named, "mine", ["mine"], [1])
+    assert (other.notes is index.notes) == (way is copy.copy)
+    other.subscribe(2, "a > 3")
+    assert (len(other), len(index)) == (2, 1)
+
+
+@pytest.mark.parametrize("way", WAYS[1:])
+def test_a_copy_of_a_side_is_that_of_a_copied_exchange(way: Callable[[Any], Any]) -> None:
+    exchange = Exchange({"price": "int"})
+    exchange.subscribe("s1", "price > 5")
+    side = way(exchange.subscriptions)
+    exchange.subscribe("s2", "price > 5")
+    assert list(side) == ["s1"]
+    side._exchange.subscribe("s3", "price > 5")
+    assert list(side) == ["s1", "s3"]
+    assert list(way(exchange).subscriptions) == ["s1", "s2"]
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_copy_of_an_exchange(way: Callable[[Any], Any]) -> None:
     exchange = Exchange({"price": "int", "age": Attribute("int", role="information")}, max_events=2, max_age=1000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import doctest
 import threading
 from collections import Counter
@@ -309,6 +310,26 @@ def test_expiry_by_count() -> None:
     exchange.withdraw(9)
     exchange.publish(11, {"salary": 0})
     assert exchange.subscribe("s") == [8, 7, 11]
+
+
+@pytest.mark.parametrize("wrong", [None, "12:00", True, float("nan"), float("inf"), timedelta(seconds=3)])
+def test_a_clock_that_returns_no_number(wrong: Any) -> None:
+    """It is an error that says so, and changes nothing."""
+    times: list[Any] = [5.0]
+    exchange = Exchange(JOBS, max_age=10, clock=lambda: times[-1])
+    exchange.publish("first", {"salary": 500})
+    times.append(wrong)
+    for call in (
+        lambda: exchange.publish("second", {"salary": 500}),
+        lambda: exchange.subscribe("s", "salary > 3"),
+        lambda: len(exchange.events),
+        lambda: copy.copy(exchange),
+    ):
+        with pytest.raises(ValueProblem, match="the clock of an exchange returns seconds as a number, not"):
+            call()
+    times.append(np.float32(6))
+    assert list(exchange.events) == ["first"]
+    assert list(exchange.subscriptions) == []
 
 
 def test_many_expire_at_once() -> None:

@@ -25,6 +25,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from numbers import Real
 from typing import Any, Self
 
 from hitbox.encoding.arrays import DEFAULT_PRIORITY
@@ -83,8 +84,8 @@ class Exchange:
         self._queue: OrderedDict[Id, tuple[float, int]] = OrderedDict()  # oldest first: time, and publishing number
         self._turn = 0
         self._lock = ReadWriteLock()
-        self.subscriptions: Collection[Id] = Side(self, self._subscriptions)
-        self.events: Collection[Id] = Side(self, self._events)
+        self.subscriptions: Collection[Id] = Side(self, "_subscriptions")
+        self.events: Collection[Id] = Side(self, "_events")
 
     def subscribe(
         self,
@@ -122,7 +123,7 @@ class Exchange:
         with self._lock.prepare:
             self._expire()
             found = self._subscriptions.match(values, where)
-            now = self._clock()
+            now = self._time()
 
             def queue() -> None:
                 self._turn += 1
@@ -176,7 +177,7 @@ class Exchange:
         """Forget the events that are too old or too many."""
         gone: list[Id] = []
         excess = 0 if self._max_events is None else len(self._queue) - self._max_events
-        horizon = None if self._max_age is None else self._clock() - self._max_age
+        horizon = None if self._max_age is None else self._time() - self._max_age
         for id, (born, _) in self._queue.items():
             if len(gone) >= excess and (horizon is None or born > horizon):
                 break
@@ -185,6 +186,12 @@ class Exchange:
             self._events._changing.remove(gone[0], also=lambda: self._leave(gone))
         elif gone:
             self._events._changing.remove_many(gone, also=lambda: self._leave(gone))
+
+    def _time(self) -> float:
+        now: Any = self._clock()
+        if type(now) is not bool and isinstance(now, Real) and math.isfinite(now):
+            return float(now)
+        raise ValueProblem(f"the clock of an exchange returns seconds as a number, not {brief(now)}")
 
     def _leave(self, gone: Collection[Id]) -> None:
         for id in gone:
@@ -195,7 +202,7 @@ class Exchange:
     def __getstate__(self) -> dict[str, Any]:
         with self._lock.prepare:
             state = dict(vars(self))
-            now = self._clock()
+            now = self._time()
             state["_queue"] = [
                 (id, now - born, turn) for id, (born, turn) in self._queue.items()
             ]  # ages: clocks differ
@@ -207,10 +214,10 @@ class Exchange:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        now = self._clock()
+        now = self._time()
         self._queue = OrderedDict((id, (now - age, turn)) for id, age, turn in state["_queue"])
         self._lock = ReadWriteLock()
-        self.subscriptions, self.events = Side(self, self._subscriptions), Side(self, self._events)
+        self.subscriptions, self.events = Side(self, "_subscriptions"), Side(self, "_events")
 
     def __deepcopy__(self, memo: object) -> Self:
         return copy.copy(self)  # a copy shares nothing that changes
@@ -219,8 +226,13 @@ class Exchange:
 class Side(Collection[Id]):
     """The ids on one side of an exchange, as a read-only collection."""
 
-    def __init__(self, exchange: Exchange, base: Index):
-        self._exchange, self._base = exchange, base
+    def __init__(self, exchange: Exchange, side: str):
+        self._exchange, self._side = exchange, side
+
+    @property
+    def _base(self) -> Index:  # a copy has that of the copied exchange
+        found: Index = getattr(self._exchange, self._side)
+        return found
 
     def __len__(self) -> int:
         with self._exchange._lock.prepare:

@@ -10,6 +10,7 @@ They share one guarded_state.py: the state, and the lock under which it changes.
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self, TypeVar
@@ -44,6 +45,8 @@ from hitbox.storage import snapshot
 from hitbox.storage.retention import Keep, Moment
 
 T = TypeVar("T")
+OWN = ("schema", "matcher", "_held", "_changing", "_matching", "_explaining")
+"""Attributes that an index makes for itself."""
 
 
 class Index:
@@ -371,14 +374,18 @@ class Index:
         return self._state.relabelling(relabels)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (type(self), *self._written())
+        return _restored, (type(self), *self._written()), _added(self)
 
     def __copy__(self) -> Self:
-        """An index of its own, as `copy.deepcopy` makes it: half of one cannot be shared."""
-        return _restored(type(self), *self._written())
+        """An index of its own, as `copy.deepcopy` makes it: half of one cannot be shared. What a subclass added is."""
+        found = _restored(type(self), *self._written())
+        vars(found).update(_added(self))
+        return found
 
-    def __deepcopy__(self, memo: object) -> Self:
-        return self.__copy__()
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        found = memo[id(self)] = _restored(type(self), *self._written())
+        vars(found).update(copy.deepcopy(_added(self), memo))
+        return found
 
     def _written(self) -> tuple[dict[str, Any], dict[str, Any], Limits, dict[str, object]]:
         """What a snapshot would hold, as arrays that nobody else changes; the limits; the matcher's options."""
@@ -410,6 +417,11 @@ class Index:
         """
         version = snapshot.chosen(path, version, as_of)
         return cls.of(state.read(path, version, matcher, verify, options, mapped), limits, options)
+
+
+def _added(index: Index) -> dict[str, Any]:
+    """The attributes that a subclass gave to an index."""
+    return {name: value for name, value in vars(index).items() if name not in OWN}
 
 
 def _restored(
