@@ -287,6 +287,26 @@ def test_numbers_are_never_rounded_silently() -> None:
             index.match({"i": value})
 
 
+def test_what_is_masked_is_null() -> None:
+    """In a structured array and the objects in it, in a value and in a list."""
+    kinds = [("i", ">i8"), ("f", "f8"), ("o", object), ("at", "M8[s]"), ("l", "i4", 2), ("x", [("y", "i2")])]
+    row = (3, 0.5, "red", np.datetime64("2026-01-31"), [1, 2], (4,))
+    masks = [(False,) * 6, (True, True, True, True, [True, False], (True,))]
+    array = np.ma.array([row, row], kinds, mask=[(*mask[:5], mask[5]) for mask in masks])
+    index = Index({"i": "int", "f": "float", "o": "string", "at": "timestamp", "l": "int[]", "x": {"y": "int"}})
+    index.subscribe(1, "i = 3 AND f = 0.5 AND o = 'red' AND at > TIMESTAMP '2026-01-30' AND ANY(l) = 1 AND x.y = 4")
+    index.subscribe(2, "i IS NULL AND f IS NULL AND o IS NULL AND at IS NULL AND ANY(l) IS NULL AND x.y IS NULL")
+    index.subscribe(3, "ANY(l) = 2")
+    found = index.match_batch(array)
+    assert [sorted(found[number]) for number in range(2)] == [[1, 3], [2, 3]]
+    rows = [{"i": one["i"], "l": one["l"]} for one in array]
+    assert [sorted(index.match(one)) for one in rows] == [[3], [2, 3]]
+    for any_index in (index, Index()):
+        any_index.subscribe(4, "i IS NULL AND ANY(l) = 2")
+        assert [4 in any_index.match(one) for one in rows] == [False, True]
+        assert [4 in any_index.match_batch(rows)[number] for number in range(2)] == [False, True]
+
+
 def test_columns_of_objects() -> None:
     """In tables, too: Decimal, UUID, Enum, date, NaN and NA."""
     pandas = pytest.importorskip("pandas", reason="NOT TESTED: pandas is not installed")

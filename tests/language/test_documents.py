@@ -118,6 +118,18 @@ def test_the_two_parsers_agree_on_random_texts() -> None:
         assert bool(refused[0]) == bool(refused[1]), f"{text}\n{refused}"
 
 
+def test_an_object_that_lies_in_many_others() -> None:
+    """No JSON text has such an event: it has as many names as there are ways to the innermost object."""
+    event: dict[str, Any] = {"x": 1}
+    for _ in range(100):
+        event = {"a": event, "b": event}
+    index = hitbox.Index()
+    names = [".".join(random.Random(seed).choices("ab", k=100)) + ".x" for seed in range(3)]
+    for name in names:
+        index.subscribe(name, f"{name} = 1")
+    assert set(index.match(event)) == set(names)
+
+
 def test_golden_documents() -> None:
     schema = Schema(SCHEMA)
 

@@ -163,6 +163,19 @@ CHANGES = {
 }
 
 
+class Unshown:
+    def __repr__(self) -> str:
+        raise RuntimeError("not today")
+
+
+@pytest.mark.parametrize("value", [Unshown(), [Unshown()], {"x": Unshown()}])
+def test_a_value_that_cannot_be_shown(value: object) -> None:
+    index = hitbox.Index()
+    index.subscribe("s", "a > 3 OR ANY(a) = 'x' OR a.x = 5")
+    found = str(index.explain({"a": value}, "s"))
+    assert "this Unshown" in found
+
+
 @pytest.mark.parametrize(("where", "price", "budget"), CHANGES)
 def test_a_change_that_is_named_leads_to_a_match(where: str, price: float, budget: float) -> None:
     schema = Schema(

@@ -30,9 +30,9 @@ SOMETHING: Any = object()
 Event = Mapping[str, Any]
 MOST_COMPARED, MOST_LETTERS = 10_000, 200
 """Pairs of names, and letters of one, that are looked at to find a misspelt attribute of an event."""
-MOST_TRIED, LONGEST = 32, 400
-"""Objects that `lookup` goes through for one name before it notes all ways, and letters of a way that is noted."""
-Ways = dict[int, dict[str, Any]]
+MOST_TRIED, MOST_NOTED, LONGEST = 32, 50_000, 400
+"""Objects that `lookup` goes through for one name before it notes all ways, how many, and letters of one."""
+Ways = dict[int, dict[str, Any] | None]
 Visited = Callable[[int], None] | None
 
 
@@ -246,10 +246,11 @@ def lookup(event: Event, name: str, ways: Ways | None = None) -> Any:
         found = _deeper(event, name, left)
         if left[0] >= 0:
             return found
-        known: dict[str, Any] = {}
-        _note(event, "", known)
-        ways[id(event)] = known
-    return ways[id(event)].get(name, ABSENT)
+        noted: dict[str, Any] = {}
+        _note(event, "", noted)
+        ways[id(event)] = noted if len(noted) <= MOST_NOTED else None
+    known = ways[id(event)]
+    return _deeper(event, name, [math.inf]) if known is None else known.get(name, ABSENT)
 
 
 def _deeper(event: Event, name: str, left: list[Any]) -> Any:
@@ -272,11 +273,12 @@ def _deeper(event: Event, name: str, left: list[Any]) -> Any:
 
 
 def _note(event: Event, above: str, found: dict[str, Any]) -> None:
-    """Add all fields by their dotted names; of two with one name the one that `_deeper` finds first."""
+    """Add all fields by their dotted names; of two with one name the one that `_deeper` finds first. It ends when they
+    are too many: an object that lies in several others has as many names as ways lead to it."""
     names = [name for name in event if isinstance(name, str) and len(above) + len(name) <= LONGEST]
     for name in names:
         found.setdefault(above + name, event[name])
     for name in sorted(names, key=len):
         inner = as_mapping(event[name]) if name and name[0] != "." else None
-        if inner is not None:
+        if inner is not None and len(found) <= MOST_NOTED:
             _note(inner, f"{above}{name}.", found)

@@ -91,18 +91,30 @@ def unwrapped(value: Any) -> Any:
     return str(value) if isinstance(value, UUID) else value
 
 
-def tree(value: Any, depth: int = 0) -> Any:
-    """A value with objects as mappings, and Enums and UUIDs unwrapped, all the way down."""
+def tree(value: Any, depth: int = 0, known: dict[int, Any] | None = None) -> Any:
+    """A value with objects as mappings, and Enums and UUIDs unwrapped, all the way down. What lies in several places is
+    `known` after the first one: there may be very many ways to it."""
     if isinstance(value, (str, int, float)):
         return unwrapped(value)
     if depth > MAX_DEPTH:
         raise ValueProblem(f"objects and lists are nested more than {MAX_DEPTH} deep, or one contains itself")
-    if isinstance(value, np.ndarray) and not value.ndim:
-        return tree(value.item(), depth)
-    if isinstance(value, (list, set, frozenset)):
-        return [tree(one, depth + 1) for one in value]
-    mapping = as_mapping(value)
-    return unwrapped(value) if mapping is None else {key: tree(one, depth + 1) for key, one in mapping.items()}
+    if isinstance(value, np.ndarray) and (not value.ndim or _is_masked(value)):
+        return tree(value.tolist(), depth, known)
+    mapping = None if isinstance(value, (list, set, frozenset)) else as_mapping(value)
+    if mapping is None and not isinstance(value, (list, set, frozenset)):
+        return unwrapped(value)
+    known = {} if known is None else known
+    if id(value) not in known:
+        if mapping is None:
+            found: Any = [tree(one, depth + 1, known) for one in value]
+        else:
+            found = {key: tree(one, depth + 1, known) for key, one in mapping.items()}
+        known[id(value)] = found, value  # which is kept, so that no other object has its id
+    return known[id(value)][0]
+
+
+def _is_masked(array: np.ndarray[Any, Any]) -> bool:
+    return _comes_from(array, "numpy.ma", "MaskedArray")
 
 
 def _comes_from(value: Any, package: str, name: str) -> bool:
@@ -189,12 +201,13 @@ def _of_field(name: str, array: np.ndarray[Any, Any]) -> pa.Array:
             [_of_field(f"{name}.{one}", array[one]) for one in kind.names], list(kind.names)
         )
     if kind.hasobject or array.ndim > 1:
-        return _column(name, list(array))
+        return _column(name, array.tolist() if _is_masked(array) else list(array))
     if kind.kind == "M" and np.datetime_data(kind)[0] not in _UNITS:
         array = array.astype("datetime64[s]")
     if not kind.isnative:
         array = array.astype(kind.newbyteorder("="))
-    return pa.array(np.ascontiguousarray(array), from_pandas=True)
+    masked = np.ascontiguousarray(np.ma.getmaskarray(array)) if _is_masked(array) else None
+    return pa.array(np.ascontiguousarray(array), mask=masked, from_pandas=True)
 
 
 def _column(name: str, values: list[Any]) -> pa.Array:

@@ -49,7 +49,7 @@ _FINE_FRACTION = re.compile(r"[.,]\d{6}\d*[1-9]")
 
 
 def is_missing(value: object) -> bool:
-    """Whether a value is None, NaN or NaT, of Python, NumPy or pandas."""
+    """Whether a value is None, NaN or NaT, of Python, NumPy or pandas, or masked in NumPy."""
     if value is None:
         return True
     if isinstance(value, (float, np.floating)):
@@ -58,8 +58,10 @@ def is_missing(value: object) -> bool:
         return value.is_nan()
     if isinstance(value, np.datetime64):
         return bool(np.isnat(value))
-    kind = type(value)  # pandas is not a dependency, so its types are recognised by name
-    return kind.__name__ in ("NAType", "NaTType") and kind.__module__.startswith("pandas.")
+    kind = type(value)  # by name, because pandas is not a dependency, and numpy.ma takes time to import
+    return kind.__name__ in ("NAType", "NaTType", "MaskedConstant") and kind.__module__.startswith(
+        ("pandas.", "numpy.")
+    )
 
 
 def ends_of(value: object) -> tuple[Any, Any] | None:
@@ -74,7 +76,7 @@ def ends_of(value: object) -> tuple[Any, Any] | None:
         if set(value) != {"low", "high"}:
             raise ValueProblem(f"{INTERVAL}, not {brief(value)}")
         return value["low"], value["high"]
-    if isinstance(value, (list, set, frozenset, np.ndarray)):
+    if isinstance(value, (list, set, frozenset, np.ndarray)) and not is_missing(value):
         raise ValueProblem(
             f"{brief(value)} is a {type(value).__name__}, and lists of values are not supported; {INTERVAL}"
         )

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from hitbox.encoding.documents import ABSENT
-from hitbox.encoding.values import is_missing
+from hitbox.encoding.values import brief, is_missing
 from hitbox.language.conditions.letters import lower
 from hitbox.language.conditions.networks import address
 from hitbox.language.conditions.places import is_place
@@ -190,6 +190,8 @@ def show(value: object) -> str:
         return short(literal(value) if isinstance(value, (bool, str, datetime, timedelta)) else str(value))
     except OverflowError:  # a time in a zone, which is not one of the calendar in UTC
         return short(str(value))
+    except Exception:  # a class that cannot show its values
+        return brief(value)
 
 
 def short(text: str) -> str:
