@@ -55,9 +55,9 @@ def check_contents(folder: Path) -> int:
 
     async def scenario() -> int:
         async with running(folder, None) as broker:
-            last: int = broker.store.number_of_latest(1)
+            last: int = broker.store.events.number_of_latest(1)
             ann = await Listener(broker).attach("ann", 1000)
-            wanted = [seq for seq, *_, body in broker.store.events_from(1, 100_000) if b'"qty":0,' not in body]
+            wanted = [seq for seq, *_, body in broker.store.events.from_number(1, 100_000) if b'"qty":0,' not in body]
             await until(lambda: len(ann.got) == len(wanted))
             assert ann.seqs() == wanted
             return last
@@ -107,7 +107,7 @@ def test_a_copy_begins_another_history(tmp_path: Path, monkeypatch: pytest.Monke
     async def replayed(folder: Path, **settings: Any) -> list[int]:
         async with serving(folder, None, **settings) as (broker, url), Client(url) as client:
             assert await client.publish({"qty": 1}, id="1-2") == 3  # known from the original
-            await client.replay("ann", broker.store.events.first())
+            await client.replay("ann", broker.store.events.table.first())
             async with client.subscriber("ann") as ann:
                 count = broker.mailbox("ann").pending
                 return [(await ann.next()).seq for _ in range(count)]
@@ -139,20 +139,21 @@ def test_a_copy_begins_another_history(tmp_path: Path, monkeypatch: pytest.Monke
     assert asyncio.run(replayed(copies[0])) == [1, 2, 3, *first, *again]
     for before_removal in (9, 7, 6, 5, 4, 1):
         store = Store(copies[0])
-        assert store.events.rows() == before_removal
+        assert store.events.table.rows() == before_removal
         with store.transaction():
-            assert store.trim(2**62, 0, batch=2 if before_removal > 8 else 1 if before_removal > 4 else 3).events
+            batch = 2 if before_removal > 8 else 1 if before_removal > 4 else 3
+            assert store.retention.trim(2**62, 0, batch=batch).events
         store.close()
         assert repair.check(copies[0]) == []
     assert asyncio.run(arrivals(copies[0])) == [1, 2, 3, *first, *again]
     assert len(asyncio.run(replayed(copies[1]))) == 6
-    monkeypatch.setattr("hitbox.broker.store.store.KEPT_ROWS", 1)  # retention goes in halves, over the gap, too
+    monkeypatch.setattr("hitbox.broker.store.retention.KEPT_ROWS", 1)  # retention goes in halves, over the gap, too
     left = 6
     while left:
         store = Store(copies[1])
         with store.transaction():
-            left -= store.trim(2**62, 0).events
-        assert store.events.rows() == left
+            left -= store.retention.trim(2**62, 0).events
+        assert store.events.table.rows() == left
         store.close()
         assert repair.check(copies[1]) == []
 
@@ -283,7 +284,7 @@ def test_damage_is_found_and_nothing_is_restored(tmp_path: Path, part: str) -> N
     else:
         store = Store(kept)
         with store.transaction():
-            store.put_meta("format", 99)
+            store.meta.put("format", 99)
         store.close()
     with pytest.raises((StoreDamaged, StoreFailed), match=r"nothing was (restored|kept)"):
         backup.restore(kept, tmp_path / "new")
@@ -304,7 +305,7 @@ def test_a_damaged_store_makes_no_backup(tmp_path: Path) -> None:
 def test_what_is_set_aside_is_copied_and_reported(tmp_path: Path) -> None:
     store = Store(filled(tmp_path / "data"))
     with store.transaction():
-        store.subscriptions.insert([(99, "s", "qty > 0", 4, "{}")])
+        store.subscribers.subscriptions.insert([(99, "s", "qty > 0", 4, "{}")])
     store.close()
     (problem,) = backup.backup(tmp_path / "data", tmp_path / "kept")
     assert "subscribers that do not exist" in problem

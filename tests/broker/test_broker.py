@@ -18,7 +18,8 @@ from hitbox.broker.broker import RECORDS_AHEAD, Broker
 from hitbox.broker.delivery.mailbox import Mailbox
 from hitbox.broker.events.published_event import PublishedEvent
 from hitbox.broker.settings import Options, Settings, check_options
-from hitbox.broker.store.store import StoredChange, Trimmed
+from hitbox.broker.store.retention import Trimmed
+from hitbox.broker.store.tables import StoredChange
 from hitbox.broker.subscribers.subscriptions import Subscriber
 from hitbox.errors import PredicateError, UnknownAttribute, UnknownSubscription
 from hitbox.protocol.errors import BadRequest, Conflict, Overloaded, StoreFailed, StoreFull, TooLarge, Unknown
@@ -72,7 +73,7 @@ def test_levels_go_out_in_order(tmp_path: Path, way: Any) -> None:
                 assert listener.seqs() == wanted
 
     def broker_quantity(broker: Any, seq: int) -> int:
-        return int(json.loads(broker.store.events_from(seq, 1)[0][-1])["event"]["qty"])
+        return int(json.loads(broker.store.events.from_number(seq, 1)[0][-1])["event"]["qty"])
 
     run(scenario())
 
@@ -153,7 +154,7 @@ def test_ephemeral_subscribers_are_live_only(tmp_path: Path) -> None:
             await eve.leave()
             assert len(broker.registry.ephemeral_index) == 0
             await broker.publish([item(qty=2)])
-            assert broker.store.unacknowledged() == 0
+            assert broker.store.deliveries.unacknowledged() == 0
         async with running(tmp_path) as broker:
             with pytest.raises(Unknown):
                 broker.subscriber("eve")
@@ -208,7 +209,7 @@ def test_bad_input_changes_nothing(tmp_path: Path) -> None:
             with pytest.raises(TooLarge):
                 await broker.publish([item(city="x" * 300)])
             assert broker.registry.index.where("ann/s") == "qty > 0"
-            assert broker.store.events.rows() == 0
+            assert broker.store.events.table.rows() == 0
             assert (await broker.subscribe("ann", [sub("never", "qty > 3 AND qty < 2")]))[0].startswith("subscription")
 
     run(scenario())
@@ -227,12 +228,12 @@ def test_overload_and_a_full_disk_are_refused_and_pass(tmp_path: Path) -> None:
             with pytest.raises(StoreFull):
                 await broker.publish([PublishedEvent({"qty": 1}, delay_seconds=60.0)])
             assert broker.statistics.counts["refused"] == 81
-            accepted = broker.store.events.next() - 1
+            accepted = broker.store.events.table.next() - 1
             with pytest.raises(StoreFull):
                 await broker.subscribe("ann", [sub(f"x{n}", "city = '" + "y" * 900 + "'") for n in range(900)])
             assert len(broker.registry.index) == 1
             assert broker.health()[1] == 507
-            await broker.writer.submit(lambda: broker.store.set_max_bytes(None), frees_space=True)
+            await broker.writer.submit(lambda: broker.store.space.set_max_bytes(None), frees_space=True)
             await until(lambda: not broker.writer.full)
             await broker.publish([item(qty=5)])
             ann = await Listener(broker).attach("ann")
@@ -278,18 +279,18 @@ def test_retention_goes_on_until_nothing_is_too_old(tmp_path: Path, monkeypatch:
             await broker.publish([item(qty=1)] * 95)
             await until(broker.caught_up)
             batches: list[int] = []
-            trim = broker.store.trim
+            trim = broker.store.retention.trim
 
             def counted(*what: int) -> Trimmed:
                 done = trim(*what)
                 batches.append(done.events)
                 return done
 
-            monkeypatch.setattr(broker.store, "trim", counted)
+            monkeypatch.setattr(broker.store.retention, "trim", counted)
             await broker._trim()
             assert batches == [10] * 9 + [5]
-            assert broker.store.events.rows() == 0
-            assert broker.store.trimmed == 95
+            assert broker.store.events.table.rows() == 0
+            assert broker.store.events.total("trimmed") == 95
 
     run(scenario())
 
@@ -301,7 +302,7 @@ def test_retention_makes_room(tmp_path: Path) -> None:
             with pytest.raises(StoreFull):
                 await publish_until_full(broker)
             ann = await Listener(broker).attach("ann")
-            await until(lambda: broker.store.trimmed > 0 and not broker.writer.full, 30)
+            await until(lambda: broker.store.events.total("trimmed") > 0 and not broker.writer.full, 30)
             assert await broker.publish([item(qty=1)])
             assert ann.seqs()[0] == 1
 
@@ -317,7 +318,7 @@ def test_acknowledgements_make_room_beside_a_subscriber_who_is_away(tmp_path: Pa
             await broker.subscribe("bob", [sub("s", "qty = 2")])
             with pytest.raises(StoreFull):
                 await publish_until_full(broker, [item(qty=2), *[item(qty=1)] * 19])
-            sent = broker.store.events.next() - 1
+            sent = broker.store.events.table.next() - 1
             ann = await Listener(broker).attach("ann")
             await until(lambda: len(ann.got) == sent and not ann.mailbox.pending, 30)
             await until(lambda: not broker.writer.full, 30)
@@ -352,7 +353,7 @@ def test_a_failure_inside_loses_nothing(tmp_path: Path, monkeypatch: pytest.Monk
                 await until(lambda: broker.statistics.counts["errors"])
             ann, bob = await Listener(broker).attach("ann"), await Listener(broker).attach("bob")
             await until(lambda: ann.seqs() == [1, 2, 4, 5, 6, 7] and bob.seqs() == list(range(1, 8)))
-            await until(lambda: broker.store.failed() == [3])
+            await until(lambda: broker.store.events.failed() == [3])
             assert broker.health()[0]["status"] == "degraded"
         async with running(tmp_path) as broker:
             ann = await Listener(broker).attach("ann")
@@ -435,7 +436,7 @@ def test_a_store_that_fails_takes_nothing_more_and_loses_nothing(
         async with running(tmp_path) as broker:
             await broker.subscribe("ann", [sub("s", "qty > 0")])
             with monkeypatch.context() as patch:
-                patch.setattr(broker.store, "record", lambda *_: 1 // 0)
+                patch.setattr(broker.store.deliveries, "record", lambda *_: 1 // 0)
                 assert await broker.publish([item(qty=1)]) == 1
                 await until(lambda: broker.failed)
             with pytest.raises(StoreFailed, match="the broker failed"):
@@ -458,7 +459,7 @@ def test_an_acknowledgement_may_overtake_the_record(tmp_path: Path) -> None:
                 await broker.publish([item(qty=n + 1)])
             await until(lambda: all(len(listener.got) == 20 for listener in listeners))
             await until(lambda: broker.describe()["pending"] == 0)
-            assert broker.store.unacknowledged() == 0
+            assert broker.store.deliveries.unacknowledged() == 0
 
     run(scenario())
 
@@ -481,7 +482,7 @@ def test_an_acknowledgement_may_overtake_the_record_also_of_an_older_event(tmp_p
             for block in blocks:
                 block.set_result(None)
             await until(lambda: ann.mailbox.pending == 0)
-            assert broker.store.unacknowledged() == 0
+            assert broker.store.deliveries.unacknowledged() == 0
 
     run(scenario())
 
@@ -538,10 +539,10 @@ def test_removing_a_subscriber_while_it_subscribes_leaves_no_orphans(tmp_path: P
                 for found in await asyncio.gather(*acts[turn % 3 :], *acts[: turn % 3], return_exceptions=True):
                     assert found is None or isinstance(found, Unknown | Conflict | list | Subscriber | Mailbox), found
             assert broker.store.inconsistencies() == []
-            known = {f"ann/{row[1]}" for row in broker.store.subscriptions.scan()}
+            known = {f"ann/{row[1]}" for row in broker.store.subscribers.subscriptions.scan()}
             assert known == set(broker.registry.index)
             assert broker.subscriber("ann").subscriptions == len(known)
-            assert broker.store.subscribers.rows() == 1
+            assert broker.store.subscribers.table.rows() == 1
         async with running(tmp_path) as broker:
             assert broker.health()[0]["status"] == "ok"
             assert known == set(broker.registry.index)
@@ -553,10 +554,10 @@ def test_the_store_itself_refuses_a_subscription_of_nobody(tmp_path: Path) -> No
     async def scenario() -> None:
         async with running(tmp_path) as broker:
             change = StoredChange(7, "ann", [("s", "qty > 0", 4, "{}")], [])
-            assert await broker.writer.submit(lambda: broker.store.change([change])) == {7}
-            assert broker.store.subscriptions.rows() == 0
-            await broker.writer.submit(lambda: broker.store.record([(7, 4, 1, "s", 0)], 0))
-            assert broker.store.unacknowledged() == 0
+            assert await broker.writer.submit(lambda: broker.store.subscribers.change([change])) == {7}
+            assert broker.store.subscribers.subscriptions.rows() == 0
+            await broker.writer.submit(lambda: broker.store.deliveries.record([(7, 4, 1, "s", 0)], 0))
+            assert broker.store.deliveries.unacknowledged() == 0
 
     run(scenario())
 
@@ -571,7 +572,8 @@ def test_a_change_goes_on_when_who_asked_has_gone(tmp_path: Path) -> None:
                 asking.cancel()
             await asyncio.gather(*broker._changes)
             await broker.wait_for_stored_changes()
-            assert {f"ann/{row[1]}" for row in broker.store.subscriptions.scan()} == set(broker.registry.index)
+            stored = broker.store.subscribers.subscriptions.scan()
+            assert {f"ann/{row[1]}" for row in stored} == set(broker.registry.index)
             assert len(broker.registry.index) >= 19  # the first was gone before it began
 
     run(scenario())
@@ -584,7 +586,7 @@ def test_a_rejected_predicate_makes_no_subscriber(tmp_path: Path) -> None:
                 await broker.subscribe("ann", [sub("s", "qty >")])
             with pytest.raises(Unknown):
                 broker.subscriber("ann")
-            assert broker.store.subscribers.rows() == 0
+            assert broker.store.subscribers.table.rows() == 0
 
     run(scenario())
 
@@ -597,8 +599,8 @@ def test_many_tries(tmp_path: Path) -> None:
             options = Options(max_tries=10_000, backoff_seconds=0.01, max_backoff_seconds=0.01, visibility_seconds=0.02)
             await broker.subscribe("ann", [sub("s", "qty > 0")])
             await broker.publish([item(qty=1)])
-            await until(lambda: broker.store.unacknowledged() == 1)
-            await broker.writer.submit(lambda: broker.store.retry(1, 4, 1, 1_500))
+            await until(lambda: broker.store.deliveries.unacknowledged() == 1)
+            await broker.writer.submit(lambda: broker.store.deliveries.retry(1, 4, 1, 1_500))
             ann = await Listener(broker, auto=False).attach("ann", options=options)
             await until(lambda: len(ann.got) >= 3)
             assert [d["attempt"] for d in ann.got[:3]] == [1501, 1502, 1503]
@@ -677,7 +679,7 @@ def test_a_change_of_the_schema_goes_on_when_who_asked_has_gone(tmp_path: Path) 
                 await asyncio.wait([asking])
             with pytest.raises(UnknownAttribute, match="qty"):
                 await broker.publish([item(qty=5)])
-            assert broker.registry.schema == narrow == Schema.from_json(broker.store.get_meta("schema"))
+            assert broker.registry.schema == narrow == Schema.from_json(broker.store.meta.get("schema"))
 
     asyncio.run(scenario())
 

@@ -162,7 +162,7 @@ def test_a_wrong_image_is_refused(tmp_path: Path) -> None:
             ):
                 with pytest.raises(hitbox.HitboxError):
                     await client.publish(event)
-            assert broker.store.events.next() == 1
+            assert broker.store.events.table.next() == 1
 
     run(scenario())
 

@@ -593,7 +593,7 @@ def test_the_backup_of_a_client_is_a_broker(tmp_path: Path) -> None:
             with pytest.raises(HitboxError):
                 await client.backup(tmp_path / "copy")
         async with running(tmp_path / "copy", None) as broker:
-            assert broker.store.number_of_latest(1) == 1
+            assert broker.store.events.number_of_latest(1) == 1
 
     run(scenario())
 
@@ -681,7 +681,7 @@ def test_a_closed_client_sends_nothing_more(tmp_path: Path) -> None:
             with pytest.raises(StoreFailed, match="the client is closed"):
                 await anext(client.live())
             await client.close()
-            await until(lambda: broker.store.events.next() == 2)
+            await until(lambda: broker.store.events.table.next() == 2)
 
     run(scenario())
 

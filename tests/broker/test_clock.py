@@ -221,7 +221,7 @@ async def filled(broker: Broker) -> None:
 
 def state(broker: Broker) -> tuple[int, int, int]:
     """Events, pending deliveries and delayed events."""
-    return broker.store.events.rows(), broker.store.unacknowledged(), broker.store.delayed.rows()
+    return broker.store.events.table.rows(), broker.store.deliveries.unacknowledged(), broker.store.delayed.table.rows()
 
 
 async def housekeeping(broker: Broker) -> None:
@@ -262,8 +262,8 @@ def test_what_is_stored_during_a_jump_has_the_time_of_before(tmp_path: Path, sys
             await filled(broker)
             system.jumps(-8 * DAY)
             await housekeeping(broker)
-            times = [when for (when,) in broker.store.read("SELECT time FROM events")]
-            due = [row[1] for row in broker.store.delayed.scan()]
+            times = [when for (when,) in broker.store.reader.read("SELECT time FROM events")]
+            due = [row[1] for row in broker.store.delayed.table.scan()]
             assert max(times) - min(times) < 1000 * 1e6
             assert max(due) - min(due) < 1000 * 1e6
 
@@ -298,7 +298,7 @@ def test_a_restart_during_a_jump_believes_it_no_more(tmp_path: Path, system: Sys
             assert broker.accept_clock()["moved_seconds"] == pytest.approx(8 * DAY, abs=5)
             await housekeeping(broker)
             await until(lambda: state(broker)[2] == 0)
-            assert broker.store.events.rows() == 1  # the one that was delayed
+            assert broker.store.events.table.rows() == 1  # the one that was delayed
 
     run(scenario())
 
@@ -315,7 +315,7 @@ def test_a_start_in_doubt_removes_and_releases_nothing(tmp_path: Path, system: S
             system.passes(SETTLE_SECONDS)
             await housekeeping(broker)
             await until(lambda: state(broker)[2] == 0)
-            assert broker.store.events.rows() == 1
+            assert broker.store.events.table.rows() == 1
 
     run(scenario())
 

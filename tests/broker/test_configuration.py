@@ -181,7 +181,7 @@ def test_check_of_a_store_changes_nothing(tmp_path: Path) -> None:
         assert contents(tmp_path) == before
     store = Store(tmp_path)
     with store.transaction():
-        store.put_meta("format", 99)
+        store.meta.put("format", 99)
     store.close()
     assert "has format 99" in check("--data", str(tmp_path))[2]
     (tmp_path / "hitbox.db").write_bytes(b"no database at all" * 1000)

@@ -59,7 +59,8 @@ def test_losses_of_a_subscriber_outlive_a_restart(tmp_path: Path, later: Callabl
             await broker.remove_subscriber("ann")
             await broker.subscribe("ann", [sub("s", "qty > 0")])
             assert losses(broker, "ann") == [0, 0, 0]
-            assert set(broker.store.losses()) == {broker.registry.by_name[name].number for name in ("bob", "eve")}
+            known = broker.registry.by_name
+            assert set(broker.store.subscribers.losses()) == {known["bob"].number, known["eve"].number}
 
     run(lose())
     run(look())

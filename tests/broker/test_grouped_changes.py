@@ -25,7 +25,7 @@ def ids(broker: Broker) -> set[str]:
 
 def agrees_with_its_store(broker: Broker) -> bool:
     names = {one.number: one.name for one in broker.registry.by_name.values()}
-    stored = [(names[number], name) for number, name, *_ in broker.store.subscriptions.scan()]
+    stored = [(names[number], name) for number, name, *_ in broker.store.subscribers.subscriptions.scan()]
     counts = {one.name: one.subscriptions for one in broker.registry.by_name.values()}
     return ids(broker) == {f"{a}/{b}" for a, b in stored} and all(
         counts[name] == sum(a == name for a, _ in stored) for name in counts
@@ -156,17 +156,17 @@ def test_a_group_that_the_store_refuses_is_undone(tmp_path: Path, monkeypatch: p
     async def scenario() -> None:
         async with running(tmp_path) as broker:
             await broker.subscribe("ann", [sub("a", "qty > 0"), sub("b", "qty > 0")])
-            real = broker.store.change
+            real = broker.store.subscribers.change
 
             def refuses(changes: Any) -> set[int]:
                 raise StoreFull("no room")
 
-            monkeypatch.setattr(broker.store, "change", refuses)
+            monkeypatch.setattr(broker.store.subscribers, "change", refuses)
             wanted = [broker.subscribe(f"s{n}", [sub("a", "qty > 5")]) for n in range(12)]
             wanted += [broker.subscribe("ann", [sub("a", "qty = 77")]), broker.subscribe("ann", [], ["b"])]
             found = await asyncio.gather(*wanted, return_exceptions=True)
             assert all(isinstance(one, StoreFull) for one in found)
-            monkeypatch.setattr(broker.store, "change", real)
+            monkeypatch.setattr(broker.store.subscribers, "change", real)
             assert set(broker.registry.by_name) == {"ann"}
             assert ids(broker) == {"ann/a", "ann/b"}
             assert sorted(broker.registry.index.match({"qty": 1})) == ["ann/a", "ann/b"]
@@ -182,7 +182,7 @@ def test_a_snapshot_contains_nothing_that_the_store_refuses(tmp_path: Path, monk
         async with running(tmp_path) as broker:
             await broker.subscribe("ann", [sub("s", "qty > 5")])
             await broker.snapshot()
-            kept = broker.store.get_meta("snapshot")
+            kept = broker.store.meta.get("snapshot")
             save = broker.registry.save
             saves: list[str] = []
 
@@ -191,8 +191,8 @@ def test_a_snapshot_contains_nothing_that_the_store_refuses(tmp_path: Path, monk
                 return save()
 
             monkeypatch.setattr(broker.registry, "save", counted)
-            change = broker.store.change
-            monkeypatch.setattr(broker.store, "change", no_room)
+            change = broker.store.subscribers.change
+            monkeypatch.setattr(broker.store.subscribers, "change", no_room)
             async with held_up(broker):
                 refused = asyncio.create_task(broker.subscribe("ann", [sub("s", "qty < 5")]))
                 await until(lambda: broker.registry.index.where("ann/s") == "qty < 5")
@@ -204,7 +204,7 @@ def test_a_snapshot_contains_nothing_that_the_store_refuses(tmp_path: Path, monk
                 await refused
             await saved
             assert saves == ["qty < 5", "qty > 5"]
-            assert broker.store.get_meta("snapshot") != kept
+            assert broker.store.meta.get("snapshot") != kept
 
             async def refused_again() -> None:
                 with pytest.raises(StoreFull):
@@ -216,12 +216,12 @@ def test_a_snapshot_contains_nothing_that_the_store_refuses(tmp_path: Path, monk
 
             loop = asyncio.get_running_loop()
             monkeypatch.setattr(broker.registry, "save", overtaken)
-            kept = broker.store.get_meta("snapshot")
+            kept = broker.store.meta.get("snapshot")
             with pytest.raises(Overloaded, match="while the index is saved"):
                 await broker.snapshot()
-            assert broker.store.get_meta("snapshot") == kept
+            assert broker.store.meta.get("snapshot") == kept
             monkeypatch.setattr(broker.registry, "save", save)
-            monkeypatch.setattr(broker.store, "change", change)
+            monkeypatch.setattr(broker.store.subscribers, "change", change)
         async with running(tmp_path, None) as broker:
             assert broker.registry.restored_from.startswith("snapshot")
             assert broker.registry.index.match({"qty": 9}) == ["ann/s"]
@@ -241,8 +241,8 @@ def test_a_subscriber_that_is_gone_fails_alone(tmp_path: Path, monkeypatch: pyte
             for name in ("ann", "bob"):
                 await broker.put_subscriber(name)
             monkeypatch.setattr(
-                broker.store,
-                "existing_subscribers",
+                broker.store.subscribers,
+                "existing",
                 lambda numbers: set(numbers) - {broker.registry.by_name["ann"].number},
             )
             wanted = [broker.subscribe(name, [sub("a", "qty > 0")]) for name in ("ann", "bob")]

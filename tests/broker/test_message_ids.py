@@ -34,7 +34,7 @@ def event(id: str | None, qty: int = 1) -> PublishedEvent:
 
 
 def stored(broker: Broker) -> list[Any]:
-    return [row[0] for row in broker.store.events_from(1, 1000)]
+    return [row[0] for row in broker.store.events.from_number(1, 1000)]
 
 
 def test_an_event_is_stored_once(tmp_path: Path) -> None:
@@ -99,17 +99,17 @@ def test_repetitions_that_come_at_the_same_time(tmp_path: Path) -> None:
 def test_what_could_not_be_stored_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as broker:
-            right = broker.store.append
+            right = broker.store.events.append
 
             def full(*_: Any) -> int:
                 raise StoreFull("the disk is full")
 
-            monkeypatch.setattr(broker.store, "append", full)
+            monkeypatch.setattr(broker.store.events, "append", full)
             both = await asyncio.gather(
                 broker.publish([event("a")]), broker.publish([event("a")]), return_exceptions=True
             )
             assert [type(one) for one in both] == [StoreFull, StoreFull]
-            monkeypatch.setattr(broker.store, "append", right)
+            monkeypatch.setattr(broker.store.events, "append", right)
             assert await broker.publish([event("a")]) == 1
             assert await broker.publish([event("a", 1)]) == 1
 
@@ -243,7 +243,7 @@ def test_what_waits_when_its_principal_is_removed_is_refused(tmp_path: Path) -> 
                 await waiting
             await asyncio.gather(change, removal)
             assert (stored(broker), broker.waiting.events) == ([], 0)
-            assert broker.store.get_meta("usage/ann") is None
+            assert broker.store.meta.get("usage/ann") is None
 
     run(scenario())
 

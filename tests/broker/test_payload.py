@@ -216,7 +216,7 @@ def test_bad_payloads_are_refused_and_nothing_is_stored(tmp_path: Path) -> None:
                 found = await http.post("/v1/events", content=body, headers={"content-type": "application/json"})
                 assert found.status_code in (400, 413), body[:80]
                 assert message in found.json()["error"]["message"], (body[:80], found.text)
-            assert broker.store.events.next() == 1
+            assert broker.store.events.table.next() == 1
 
     run(scenario())
 
@@ -252,7 +252,7 @@ def test_the_client_names_what_cannot_be_sent(tmp_path: Path) -> None:
                     await client.publish({"qty": 1}, payload=payload, content_type=kind)
             with pytest.raises(BrokerError, match="with its payload"):
                 await client.publish({"qty": 1}, payload=b"x" * 60_000)
-            assert broker.store.events.next() == 1
+            assert broker.store.events.table.next() == 1
 
     run(scenario())
 

@@ -19,7 +19,8 @@ from typer.testing import CliRunner
 from hitbox.broker import admin as admin_commands
 from hitbox.broker.commands.cli import app
 from hitbox.broker.events.published_event import PublishedEvent
-from hitbox.broker.store.store import FORMAT, Store
+from hitbox.broker.store.store import Store
+from hitbox.broker.store.tables import FORMAT
 from hitbox.broker.upkeep import repair as repair_module
 from hitbox.broker.upkeep.repair import repair
 from hitbox.protocol.errors import StoreDamaged, StoreFailed
@@ -96,24 +97,24 @@ def next_dead(store: Store) -> int:
 
 
 ORPHANS: dict[str, Callable[[Store], Any]] = {
-    "subscription": lambda store: store.subscriptions.insert([(99, "x", "qty > 0", 4, "{}")]),
-    "delivery": lambda store: store.deliveries.insert([(99, 5, 7, "x", 0, 0, 0)]),
-    "dead letter": lambda store: store.dead.insert([(next_dead(store), 99, 4, 7, "x", 1, "why", 0, None)]),
-    "options": lambda store: store.put_subscriber(1, "ann", b"no json"),
-    "predicate": lambda store: store.subscriptions.put([(1, "t", "price >> 5", 4, "{}")]),
-    "about": lambda store: store.subscriptions.put([(1, "t", "price > 5", 4, "no json")]),
-    "name": lambda store: store.put_subscriber(77, "ann", b"{}"),
-    "event": lambda store: store.append([b'{"event":{"unknown":1}}'], 0),
-    "options that are none": lambda store: store.put_subscriber(1, "ann", None),  # type: ignore[arg-type]
-    "options out of bounds": lambda store: store.put_subscriber(1, "ann", b'{"limit":-1}'),
-    "an event that is gone": lambda store: store.events.delete_through(1),
-    "a predicate that is a number": lambda store: store.subscriptions.put([(1, "t", 5, 4, "{}")]),
-    "a priority that is none": lambda store: store.subscriptions.put([(1, "t", "price > 5", None, "{}")]),
-    "a priority out of bounds": lambda store: store.subscriptions.put([(1, "t", "price > 5", 10, "{}")]),
-    "a priority that is a text": lambda store: store.subscriptions.put([(1, "t", "price > 5", "x", "{}")]),
-    "about is none": lambda store: store.subscriptions.put([(1, "t", "price > 5", 4, None)]),
-    "about is a list": lambda store: store.subscriptions.put([(1, "t", "price > 5", 4, "[1]")]),
-    "about is deep": lambda store: store.subscriptions.put([(1, "t", "price > 5", 4, "[" * 100_000)]),
+    "subscription": lambda store: store.subscribers.subscriptions.insert([(99, "x", "qty > 0", 4, "{}")]),
+    "delivery": lambda store: store.deliveries.table.insert([(99, 5, 7, "x", 0, 0, 0)]),
+    "dead letter": lambda store: store.letters.table.insert([(next_dead(store), 99, 4, 7, "x", 1, "why", 0, None)]),
+    "options": lambda store: store.subscribers.put(1, "ann", b"no json"),
+    "predicate": lambda store: store.subscribers.subscriptions.put([(1, "t", "price >> 5", 4, "{}")]),
+    "about": lambda store: store.subscribers.subscriptions.put([(1, "t", "price > 5", 4, "no json")]),
+    "name": lambda store: store.subscribers.put(77, "ann", b"{}"),
+    "event": lambda store: store.events.append([b'{"event":{"unknown":1}}'], 0),
+    "options that are none": lambda store: store.subscribers.put(1, "ann", None),  # type: ignore[arg-type]
+    "options out of bounds": lambda store: store.subscribers.put(1, "ann", b'{"limit":-1}'),
+    "an event that is gone": lambda store: store.events.table.delete_through(1),
+    "a predicate that is a number": lambda store: store.subscribers.subscriptions.put([(1, "t", 5, 4, "{}")]),
+    "a priority that is none": lambda store: store.subscribers.subscriptions.put([(1, "t", "price > 5", None, "{}")]),
+    "a priority out of bounds": lambda store: store.subscribers.subscriptions.put([(1, "t", "price > 5", 10, "{}")]),
+    "a priority that is a text": lambda store: store.subscribers.subscriptions.put([(1, "t", "price > 5", "x", "{}")]),
+    "about is none": lambda store: store.subscribers.subscriptions.put([(1, "t", "price > 5", 4, None)]),
+    "about is a list": lambda store: store.subscribers.subscriptions.put([(1, "t", "price > 5", 4, "[1]")]),
+    "about is deep": lambda store: store.subscribers.subscriptions.put([(1, "t", "price > 5", 4, "[" * 100_000)]),
 }
 KEPT = ("predicate", "about", "event", "about is a list", "about is deep")
 """Only who wrote these knows what they should be."""
@@ -123,7 +124,7 @@ KEPT = ("predicate", "about", "event", "about is a list", "about is deep")
 def test_one_part_that_is_wrong_is_set_aside(tmp_path: Path, part: str) -> None:
     fill(tmp_path)
     inside(tmp_path, ORPHANS[part])
-    inside(tmp_path, lambda store: store.put_meta("snapshot", None))
+    inside(tmp_path, lambda store: store.meta.put("snapshot", None))
 
     async def scenario() -> None:
         async with running(tmp_path, None) as broker:
@@ -194,26 +195,26 @@ def test_loss_stops_the_start_and_names_the_repair(tmp_path: Path, what: str) ->
 
 
 def meta(store: Store, key: str, value: bytes) -> None:
-    store.meta.put([(key, value)])
+    store.meta.table.put([(key, value)])
 
 
 FORGED: dict[str, Callable[[Any], Any]] = {
-    "matched too low": lambda store: store.put_meta("matched", 3),
-    "matched too high": lambda store: store.put_meta("matched", 41),
-    "matched is a text": lambda store: store.put_meta("matched", "x"),
+    "matched too low": lambda store: store.meta.put("matched", 3),
+    "matched too high": lambda store: store.meta.put("matched", 41),
+    "matched is a text": lambda store: store.meta.put("matched", "x"),
     "matched is no JSON": lambda store: meta(store, "matched", b"{"),
-    "failed holds a text": lambda store: store.put_meta("failed", ["x"]),
-    "failed is a number": lambda store: store.put_meta("failed", 5),
-    "protected is a list": lambda store: store.put_meta("protected", ["x"]),
-    "the snapshot's number": lambda store: store.put_meta("snapshot", {"version": "x"}),
-    "the format is a text": lambda store: store.put_meta("format", "x"),
-    "an event that is no JSON": lambda store: store.append([b"no json"], 0),
-    "an event that is a list": lambda store: store.append([b'{"event":[]}'], 0),
-    "a subscriber's name": lambda store: store.put_subscriber(3, None, b"{}"),
-    "a subscriber's number": lambda store: store.put_subscriber("x", "cid", b"{}"),
-    "a subscription's owner": lambda store: store.subscriptions.insert([("x", "y", "qty > 0", 4, "{}")]),
-    "a delivery in the future": lambda store: store.deliveries.insert([(1, 5, 99, "s", 0, 0, 0)]),
-    "a dead letter's number": lambda store: store.dead.insert([(5, 1, 4, 7, "x", 1, "why", 0, None)]),
+    "failed holds a text": lambda store: store.meta.put("failed", ["x"]),
+    "failed is a number": lambda store: store.meta.put("failed", 5),
+    "protected is a list": lambda store: store.meta.put("protected", ["x"]),
+    "the snapshot's number": lambda store: store.meta.put("snapshot", {"version": "x"}),
+    "the format is a text": lambda store: store.meta.put("format", "x"),
+    "an event that is no JSON": lambda store: store.events.append([b"no json"], 0),
+    "an event that is a list": lambda store: store.events.append([b'{"event":[]}'], 0),
+    "a subscriber's name": lambda store: store.subscribers.put(3, None, b"{}"),
+    "a subscriber's number": lambda store: store.subscribers.put("x", "cid", b"{}"),
+    "a subscription's owner": lambda store: store.subscribers.subscriptions.insert([("x", "y", "qty > 0", 4, "{}")]),
+    "a delivery in the future": lambda store: store.deliveries.table.insert([(1, 5, 99, "s", 0, 0, 0)]),
+    "a dead letter's number": lambda store: store.letters.table.insert([(5, 1, 4, 7, "x", 1, "why", 0, None)]),
     "urgency 99": lambda store: forge_delivery(store, "urgency", 99),
     "urgency -1": lambda store: forge_delivery(store, "urgency", -1),
     "urgency text": lambda store: forge_delivery(store, "urgency", "x"),
@@ -221,7 +222,7 @@ FORGED: dict[str, Callable[[Any], Any]] = {
     "tries text": lambda store: forge_delivery(store, "tries", "x"),
     "sent 7": lambda store: forge_delivery(store, "sent", 7),
     "kept 2": lambda store: forge_delivery(store, "kept", 2),
-    "a kept event that is no JSON": lambda store: store.kept.insert([(7, 0, b"no json")]),
+    "a kept event that is no JSON": lambda store: store.events.kept.insert([(7, 0, b"no json")]),
     "a log that is none": lambda store: store.log.insert([(store.log.next(), b"no steps")]),
     "a delivery of the log in the future": lambda store: store.recent.record([(1, 4, 99, "s", 0)]),
     "a delivery of the log that is a row": lambda store: store.recent.record([(2, 7, 1, "s", 0)]),
@@ -233,10 +234,10 @@ NOTHING_LEFT_OUT = (
 
 def forge_delivery(store: Store, column: str, value: Any) -> None:
     """Change a column of bob's delivery of the first event; CRC, counts and sums are right."""
-    ((*row, _),) = store.deliveries.scan("subscriber = 2 AND seq = 1")
-    store.deliveries.delete([tuple(row[:3])])
-    row[store.deliveries.columns.names.index(column)] = value
-    store.deliveries.insert([tuple(row)])
+    ((*row, _),) = store.deliveries.table.scan("subscriber = 2 AND seq = 1")
+    store.deliveries.table.delete([tuple(row[:3])])
+    row[store.deliveries.table.columns.names.index(column)] = value
+    store.deliveries.table.insert([tuple(row)])
 
 
 @pytest.mark.parametrize("what", FORGED)
@@ -257,7 +258,7 @@ def test_what_nobody_could_have_written_stops_the_start_and_names_the_repair(tmp
 
 def test_a_lost_schema_and_lost_tokens_are_asked_for(tmp_path: Path) -> None:
     fill(tmp_path)
-    inside(tmp_path, lambda store: (store.put_meta("schema", [{"name": 5}]), store.put_meta("protected", 5)))
+    inside(tmp_path, lambda store: (store.meta.put("schema", [{"name": 5}]), store.meta.put("protected", 5)))
     done = admin("repair", str(tmp_path))
     assert "--schema" in done.output
     assert "hitbox admin token" in done.output
@@ -276,20 +277,20 @@ def test_a_repair_keeps_the_deliveries_of_the_log(tmp_path: Path) -> None:
     """As a kill leaves them: nothing is settled. One record is damaged, and only its deliveries are lost."""
     store = Store(tmp_path)
     store.begin()
-    store.put_meta("schema", SCHEMA.to_json())
+    store.meta.put("schema", SCHEMA.to_json())
     for number, name in ((1, "ann"), (2, "bob")):
-        store.put_subscriber(number, name, b"{}")
+        store.subscribers.put(number, name, b"{}")
     store.commit()
     for seq in range(1, 31):
         store.begin()
-        store.append([b'{"event":{"qty":1}}'], 0)
-        store.record([(number, 4, seq, "s", 0) for number in (1, 2)], seq)
+        store.events.append([b'{"event":{"qty":1}}'], 0)
+        store.deliveries.record([(number, 4, seq, "s", 0) for number in (1, 2)], seq)
         store.commit()
     store.begin()
-    store.acknowledge((1, 4, seq) for seq in range(1, 21))
-    store.retry(2, 4, 9, 3)
+    store.deliveries.acknowledge((1, 4, seq) for seq in range(1, 21))
+    store.deliveries.retry(2, 4, 9, 3)
     store.commit()
-    assert store.deliveries.rows() == 1
+    assert store.deliveries.table.rows() == 1
     store.close()
     change(tmp_path, "update log set steps = x'00' where seq = 5")
     with pytest.raises(StoreDamaged, match="hitbox admin repair"):
@@ -298,10 +299,10 @@ def test_a_repair_keeps_the_deliveries_of_the_log(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "1 rows were left out" in done.output
     store = Store(tmp_path)
-    assert [(row[2], row[5]) for row in sorted(store.deliveries_of(2))] == [
+    assert [(row[2], row[5]) for row in sorted(store.deliveries.of(2))] == [
         (seq, 3 if seq == 9 else 0) for seq in range(1, 31) if seq != 5
     ]
-    assert sorted(row[2] for row in store.deliveries_of(1)) == list(range(21, 31))
+    assert sorted(row[2] for row in store.deliveries.of(1)) == list(range(21, 31))
     store.close()
 
 
@@ -346,7 +347,7 @@ def test_a_repair_keeps_the_moment_when_a_delivery_expires(tmp_path: Path, later
 def test_a_store_of_another_format_is_left_as_it_is(tmp_path: Path, command: str, format: int) -> None:
     """Also where it looks damaged to this version: another format has other tables."""
     fill(tmp_path)
-    inside(tmp_path, lambda store: store.put_meta("format", format))
+    inside(tmp_path, lambda store: store.meta.put("format", format))
     change(tmp_path, "update deliveries set tries = 7", "alter table events add column place")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     if command == "open":
@@ -386,8 +387,8 @@ def test_a_page_that_cannot_be_read(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "not all of it can be read" in done.output
     store = Store(tmp_path)
-    assert store.events.next() == 2001
-    assert 2500 < store.deliveries.rows() < 3000
+    assert store.events.table.next() == 2001
+    assert 2500 < store.deliveries.table.rows() < 3000
     store.close()
 
 

@@ -123,7 +123,7 @@ def test_a_suspension_lasts_until_the_subscription_is_changed_or_resumed(tmp_pat
             assert suspended(broker) == []
             await broker.subscribe("ann", [sub("stays", PAIRS)])
             assert suspended(broker) == []
-            assert broker.store.suspended.rows() == 0
+            assert broker.store.subscribers.suspended.rows() == 0
 
     for step in (suspend, use, remove):
         run(step())
@@ -140,7 +140,7 @@ def test_a_change_that_the_store_refuses_leaves_it_suspended(tmp_path: Path, mon
                 raise StoreFull("no room")
 
             with monkeypatch.context() as patch:
-                patch.setattr(broker.store, "change", refuse)
+                patch.setattr(broker.store.subscribers, "change", refuse)
                 with pytest.raises(StoreFull, match="no room"):
                     await broker.subscribe("ann", [sub("bad", "n = 1")])
             assert suspended(broker) == ["ann/bad"]
@@ -157,7 +157,7 @@ def test_ephemeral_subscriptions_are_suspended_in_memory(tmp_path: Path) -> None
             await publish(broker, SMALL)
             await until(lambda: names(tmp) == [(seq, ["good"]) for seq in (1, 2, 3, 4)])
             assert suspended(broker) == ["tmp/bad"]
-            assert broker.store.suspended.rows() == 0
+            assert broker.store.subscribers.suspended.rows() == 0
             await broker.resume_subscription("tmp", "bad")
             await publish(broker, SMALL)
             await until(lambda: names(tmp)[-1] == (5, ["bad", "good"]))
@@ -293,7 +293,7 @@ def test_repair_keeps_suspensions(tmp_path: Path) -> None:
     run(scenario())
     store = Store(tmp_path / "d")
     with store.transaction():
-        store.subscriptions.delete([(2, "worse"), (1, "worse")])
+        store.subscribers.subscriptions.delete([(2, "worse"), (1, "worse")])
     store.close()
     store = Store(tmp_path / "d")
     assert store.problems == ["1 suspensions of subscriptions that do not exist (such as 'worse')"]
@@ -301,7 +301,7 @@ def test_repair_keeps_suspensions(tmp_path: Path) -> None:
     repair(tmp_path / "d")
     store = Store(tmp_path / "d")
     assert not store.problems
-    assert [row[1] for row in store.suspended.scan()] == ["bad"]
+    assert [row[1] for row in store.subscribers.suspended.scan()] == ["bad"]
     store.close()
 
 
@@ -360,7 +360,7 @@ def test_what_takes_many_steps_is_matched_beside_the_loop(
                 both = ["good"] if fails and n == 77 else ["good", "lists"]
                 assert found == (both if n % 2 else ["bad", "good"])
             assert broker.describe()["too_expensive"] == 75 - fails
-            await until(lambda: broker.store.failed() == [77] * fails)
+            await until(lambda: broker.store.events.failed() == [77] * fails)
             assert sum(costs.spent for costs in beside) > 74 * 2_000
             assert max(costs.spent for costs in here) < LOOP_STEPS + 2_000
             before = len(beside)

@@ -95,7 +95,7 @@ def test_the_traceparent_of_a_request_is_delivered(tmp_path: Path) -> None:
                 arriving = aiter(ann)
                 got = [(await anext(arriving)).traceparent for _ in range(6)]
                 assert got == [parent(1), parent(2), None, parent(2), None, parent(2)]
-            bodies = [body for *_, body in broker.store.events_from(1, 10)]
+            bodies = [body for *_, body in broker.store.events.from_number(1, 10)]
             assert [b"traceparent" in body for body in bodies] == [True, True, False, True, False, True]
 
     asyncio.run(scenario())
@@ -111,7 +111,7 @@ def test_a_wrong_traceparent_is_an_error(tmp_path: Path, text: str) -> None:
         async with running(tmp_path) as broker:
             with pytest.raises(BadRequest, match="is no traceparent: it looks like 00-"):
                 await broker.publish([PublishedEvent({"qty": 1}, traceparent=text)])
-            assert broker.store.events.next() == 1
+            assert broker.store.events.table.next() == 1
 
     asyncio.run(scenario())
 

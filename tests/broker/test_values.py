@@ -100,7 +100,7 @@ def test_a_table_is_stored_as_what_was_matched(tmp_path: Path) -> None:
             for bad in (fine, far, pa.table({"qty": [[1, 2]]}), pa.table({"price": [math.inf]})):
                 assert (await http.post("/v1/events", content=stream(bad), headers=ARROW)).status_code == 400
         async with running(tmp_path, SCHEMA) as broker:
-            for event in await asyncio.to_thread(broker.store.read, "SELECT body FROM events", ()):
+            for event in await asyncio.to_thread(broker.store.reader.read, "SELECT body FROM events", ()):
                 broker.registry.event_checker.match(msgspec.json.decode(event[0])["event"])
 
     asyncio.run(scenario())
@@ -159,6 +159,6 @@ def test_a_client_sends_no_value_as_another_one(tmp_path: Path) -> None:
                 with pytest.raises(ValueProblem, match=told):
                     await client.publish(event)
             await client.publish({"qty": np.array(3), "price": np.longdouble(1.5)})
-            assert [row[-1] for row in broker.store.events_from(1, 10)] == [b'{"event":{"qty":3,"price":1.5}}']
+            assert [row[-1] for row in broker.store.events.from_number(1, 10)] == [b'{"event":{"qty":3,"price":1.5}}']
 
     asyncio.run(scenario())

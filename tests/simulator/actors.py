@@ -287,7 +287,7 @@ class Actors:
     async def _replay(self, subscriber: ModelSubscriber) -> None:
         """Replay old events: those that match now and are not pending must be delivered, and no others."""
         store = self.environment.broker.store
-        first = max(store.events.first(), store.events.next() - self.random.choice([5, 50, 50, 500]))
+        first = max(store.events.table.first(), store.events.table.next() - self.random.choice([5, 50, 50, 500]))
         must: dict[ModelDelivery, Outcome] = {}
         may = 0
         for event in [e for e in self.model.events.values() if e.seq >= first or e.state in UNCERTAIN]:
@@ -313,7 +313,7 @@ class Actors:
         left = {
             delivery: outcome
             for delivery, outcome in must.items()
-            if delivery.seq >= store.events.first() and not self.model.may_be_expired(delivery.event)
+            if delivery.seq >= store.events.table.first() and not self.model.may_be_expired(delivery.event)
         }
         self.environment.note("replayed", subscriber.name, count)
         self.environment.counts["replayed"] += count

@@ -203,7 +203,7 @@ class Checks:
         self._moved()
         commits = store.ledger.entry("commits").rows
         if (
-            not store.maintenance_errors
+            not store.space.maintenance_errors
             and (marker := CommitMarker(store.folder / FILE_NAME, self.environment.disk).read()) != commits
         ):
             raise BrokenPromise(f"there were {commits} commits, the commit marker says {marker}")
@@ -211,7 +211,7 @@ class Checks:
 
     def _moved(self) -> None:
         """Look for delayed events that have become events."""
-        rows = self.environment.broker.store.events.scan("seq >= ?", (self.model.looked_at,))
+        rows = self.environment.broker.store.events.table.scan("seq >= ?", (self.model.looked_at,))
         for seq, when, _, body, _ in rows:
             event = self.model.events[json.loads(body)["event"]["n"]]
             if event.due is not None:
@@ -220,7 +220,7 @@ class Checks:
 
     def _delayed(self) -> None:
         """After a start: every delayed event that was accepted waits in the store, or has become an event."""
-        rows = self.environment.broker.store.delayed.scan()
+        rows = self.environment.broker.store.delayed.table.scan()
         waiting = {json.loads(row[3])["event"]["n"] for row in rows}
         for event in self.model.events.values():
             if event.due is None or event.seq:
@@ -236,7 +236,7 @@ class Checks:
 
     def _trimmed(self) -> None:
         """Check that no event was removed too early."""
-        first, keep = self.environment.broker.store.events.first(), self.environment.settings.keep_seconds
+        first, keep = self.environment.broker.store.events.table.first(), self.environment.settings.keep_seconds
         clock = self.environment.clock
         for seq in range(self.model.trimmed, first):
             event = self.model.events.get(self.model.by_seq.get(seq, 0))
@@ -252,21 +252,21 @@ class Checks:
     def started(self) -> None:
         """Check the store after a start, and take from it what the model could not know."""
         broker, store = self.environment.broker, self.environment.broker.store
-        if problems := [*store.problems, *broker.registry.problems, *store.failed()]:
+        if problems := [*store.problems, *broker.registry.problems, *store.events.failed()]:
             raise BrokenPromise(f"the store contradicts itself: {problems}")
         if broker.registry.schema not in self.model.schemas:
             raise BrokenPromise(f"the schema is {broker.registry.schema}, not one of {self.model.schemas}")
         self.model.schemas = [broker.registry.schema]
-        numbers = {name: number for number, name, *_ in store.subscribers.scan()}
+        numbers = {name: number for number, name, *_ in store.subscribers.table.scan()}
         for subscriber in list(self.model.subscribers.values()):
             self._started(subscriber, numbers.get(subscriber.name))
-        rows = store.subscriptions.scan()
+        rows = store.subscribers.subscriptions.scan()
         stored = {f"{broker.registry.by_number[number].name}/{name}": (*row[:2],) for number, name, *row in rows}
         index = broker.registry.index
         indexed = {id: (index.where(id), index.priority(id)) for id in index}
         if stored != indexed:
             raise BrokenPromise(f"the index and the store differ: {stored.items() ^ indexed.items()}")
-        for seq, *_, body, _ in store.events.scan():
+        for seq, *_, body, _ in store.events.table.scan():
             event = self.model.events[json.loads(body)["event"]["n"]]
             if event.state == "refused":
                 raise BrokenPromise(f"event {event.number} was refused, and is in the store")
@@ -295,7 +295,7 @@ class Checks:
         if paused not in subscriber.paused:
             raise BrokenPromise(f"{subscriber.name} is {'' if paused else 'not '}paused after a start")
         subscriber.paused = {paused}
-        rows = self.environment.broker.store.subscriptions.scan("subscriber = ?", (number,))
+        rows = self.environment.broker.store.subscribers.subscriptions.scan("subscriber = ?", (number,))
         wants = {name: ModelSubscription(*_bounds(where), priority) for _, name, where, priority, *_ in rows}
         found = Version(wants, self.environment.broker.registry.by_number[number].options)
         allowed = subscriber.versions[1 if subscriber.state == "making" else subscriber.settled :]
@@ -310,9 +310,9 @@ class Checks:
         With `settle`, right after a start: the model takes over what the store says.
         """
         store, number = self.environment.broker.store, self.environment.broker.subscriber(subscriber.name).number
-        tries = {row[2]: row[5] for row in store.deliveries_of(number)}
-        letters = {row[3] for row in store.dead.scan("subscriber = ?", (number,))}
-        for row in store.dead.scan("subscriber = ?", (number,)):
+        tries = {row[2]: row[5] for row in store.deliveries.of(number)}
+        letters = {row[3] for row in store.letters.table.scan("subscriber = ?", (number,))}
+        for row in store.letters.table.scan("subscriber = ?", (number,)):
             self.letter(subscriber, row[3], row[5], row[6])
         for event, delivery in subscriber.deliveries.items():
             seq = event.seq
@@ -361,7 +361,7 @@ class Checks:
     def let_go(self) -> None:
         """Check that old events are removed once nothing needs them."""
         now, keep = self.environment.clock.time(), self.environment.settings.keep_seconds
-        for seq, when, *_ in self.environment.broker.store.events.scan("TRUE ORDER BY seq LIMIT 1"):
+        for seq, when, *_ in self.environment.broker.store.events.table.scan("TRUE ORDER BY seq LIMIT 1"):
             if when / 1e6 + keep < now - 10 - 10 * self.environment.slow:
                 raise BrokenPromise(f"event {seq} is {now - when / 1e6:.0f} s old and still kept, not for {keep}")
 

@@ -236,7 +236,7 @@ class Schedule:
 
     def _opened(self, broker: Broker) -> None:
         """Before the broker starts."""
-        self.model.reopen(broker.store.get_meta("matched", 0))
+        self.model.reopen(broker.store.meta.get("matched", 0))
 
     def _check_started(self) -> None:
         self.checks.started()
@@ -263,10 +263,13 @@ class Schedule:
             mailbox = await broker.attach(name, client, client.window, None)
             tasks.append(asyncio.create_task(self.actors.drain(subscriber, mailbox, client)))
         until = clock.now + DRAIN_SECONDS
-        last = max((row[1] / 1e6 for row in broker.store.delayed.scan()), default=0.0)
+        last = max((row[1] / 1e6 for row in broker.store.delayed.table.scan()), default=0.0)
         clock.jump(max(0.0, last + 1 - clock.system()), accepted=True)  # so that all delayed events are due
         while (
-            broker.store.unacknowledged() or not broker.caught_up() or broker.writer.full or broker.store.delayed.rows()
+            broker.store.deliveries.unacknowledged()
+            or not broker.caught_up()
+            or broker.writer.full
+            or broker.store.delayed.table.rows()
         ):
             await asyncio.sleep(0.5)
             for task in tasks:
@@ -275,7 +278,7 @@ class Schedule:
             if self.problem is not None:
                 raise self.problem
             if clock.now > until:
-                rows = [*broker.store.recent.all(), *broker.store.deliveries.scan()][:5]
+                rows = [*broker.store.recent.all(), *broker.store.deliveries.table.scan()][:5]
                 raise BrokenPromise(f"deliveries stay pending: {rows}, {broker.health()}")
         await asyncio.sleep(10 * self.environment.slow)
         self.checks.drained()

@@ -155,7 +155,7 @@ class Tenants:
         """Both may use a new store."""
         with store.transaction():
             store.principals.put([(name, msgspec.json.encode(one)) for name, one in self.rights.items()])
-            store.put_meta("protected", True)
+            store.meta.put("protected", True)
 
     def all(self) -> list[Any]:
         clients = [self._alice_receives(name) for name in ("a.all", "a.levels")]
@@ -228,7 +228,7 @@ class Tenants:
 
     async def publish(self, count: int, delayed: bool = False, pads: Sequence[int] = (0, 1_500)) -> None:
         """Publish some events of alice, or an earlier one again."""
-        first = self.broker.store.events.first()
+        first = self.broker.store.events.table.first()
         known = [one for one in self.events.values() if one.seq >= first and one.item.delay_seconds is None][-3:]
         if known and self.environment.chance(0.1):
             events = [self.random.choice(known)]
@@ -390,15 +390,15 @@ class Tenants:
         await self.broker.remove_subscriber(name)
 
     async def _replay(self, name: str) -> None:
-        events = self.broker.store.events
+        events = self.broker.store.events.table
         await admin.replay(self.broker, name, max(events.first(), events.next() - 30))
 
     async def _revive(self, _: str) -> None:
         """Deliver dead letters again, or drop them; cancel delayed events. Of all, those that she may."""
         store, caller = self.broker.store, self.broker.acting_for(MALLORY)
-        numbers = [number for (number,) in store.read("SELECT number FROM dead ORDER BY number")]
+        numbers = [number for (number,) in store.reader.read("SELECT number FROM dead ORDER BY number")]
         if self.environment.chance(0.3):
-            delayed = [number for number, *_ in store.delayed_from(0, 100)]
+            delayed = [number for number, *_ in store.delayed.from_number(0, 100)]
             await self.broker.delayed.cancel(admin.cancellable(self.broker, caller, delayed))
         letters = admin.usable_letters(self.broker, caller, numbers)[:10]
         change = admin.replay_dead_letters if self.environment.chance(0.7) else admin.drop_dead_letters
@@ -490,7 +490,8 @@ class Tenants:
 
     def _letters_stay(self, name: str, number: int) -> None:
         inbox, query = self.inboxes[name], "SELECT body, reason FROM dead WHERE subscriber = ?"
-        found = {msgspec.json.decode(body)["event"]["n"]: why for body, why in self.broker.store.read(query, (number,))}
+        rows = self.broker.store.reader.read(query, (number,))
+        found = {msgspec.json.decode(body)["event"]["n"]: why for body, why in rows}
         if lost := inbox.letters - found.keys():
             raise BrokenPromise(f"dead letters of {name} are gone: of the events {sorted(lost)}")
         for n, why in found.items():
@@ -509,13 +510,13 @@ class Tenants:
     def started(self) -> None:
         """Check the store after a start, and take from it what alice could not know."""
         broker, store = self.broker, self.broker.store
-        problems = [*store.problems, *broker.registry.problems, *broker.directory.problems, *store.failed()]
+        problems = [*store.problems, *broker.registry.problems, *broker.directory.problems, *store.events.failed()]
         problems += store.inconsistencies()
         if problems:
             raise BrokenPromise(f"the store contradicts itself: {problems}")
         self._limits_hold()
         self._sums_agree()
-        for seq, body in store.read("SELECT seq, body FROM events UNION ALL SELECT event, body FROM kept"):
+        for seq, body in store.reader.read("SELECT seq, body FROM events UNION ALL SELECT event, body FROM kept"):
             event = self._alices(body)
             if event is None:
                 continue
@@ -523,7 +524,8 @@ class Tenants:
                 raise BrokenPromise(f"alice's event {event.number} was refused, and is in the store")
             self._numbered(event, seq)
             event.state = "accepted"
-        delayed = {one.number for *_, body in store.delayed_from(0, 1_000) if (one := self._alices(body)) is not None}
+        waiting = [self._alices(body) for *_, body in store.delayed.from_number(0, 1_000)]
+        delayed = {one.number for one in waiting if one is not None}
         for name in sorted(self.made):
             self._owed(name, delayed)
 
@@ -535,7 +537,7 @@ class Tenants:
         if name not in self.broker.registry.by_name:
             raise BrokenPromise(f"alice's subscriber {name} is lost")
         inbox, store, number = self.inboxes[name], self.broker.store, self.broker.subscriber(name).number
-        seqs = {row[2] for row in store.deliveries_of(number)}
+        seqs = {row[2] for row in store.deliveries.of(number)}
         pending = {n for n, one in self.events.items() if one.seq in seqs}
         self._letters_stay(name, number)
         if again := pending & (inbox.sure | inbox.letters):
@@ -551,12 +553,13 @@ class Tenants:
         broker, s = self.broker, self.broker.settings
         owners = {one.number: one.owner for one in broker.registry.by_number.values()}
         letters = Counter[str]()
-        for number, count in broker.store.read("SELECT subscriber, count(*) FROM dead GROUP BY subscriber"):
+        for number, count in broker.store.reader.read("SELECT subscriber, count(*) FROM dead GROUP BY subscriber"):
             letters[owners[number]] += count
             self._at_most(f"dead letters of subscriber {number}", count, s.max_dead_letters)
         self._at_most("her dead letters", letters[MALLORY], s.max_principal_dead_letters)
         self._at_most("her subscribers", list(owners.values()).count(MALLORY), s.max_principal_subscribers)
-        self._at_most("her delayed events", broker.store.delayed_of.get(MALLORY, 0), s.max_principal_delayed)
+        delayed = broker.store.delayed.counts.committed.get(MALLORY, 0)
+        self._at_most("her delayed events", delayed, s.max_principal_delayed)
         rights = self.rights[MALLORY]
         self._at_most("her subscriptions", broker.directory.owned_subscriptions(MALLORY), rights.max_subscriptions)
         if rights.max_day_bytes:
@@ -572,26 +575,26 @@ class Tenants:
     def _sums_agree(self) -> None:
         """What is counted or indexed in memory is what the store holds."""
         store, registry = self.broker.store, self.broker.registry
-        stored = {f"{registry.by_number[n].name}/{name}" for n, name, *_ in store.subscriptions.scan()}
+        stored = {f"{registry.by_number[n].name}/{name}" for n, name, *_ in store.subscribers.subscriptions.scan()}
         if wrong := stored ^ set(map(str, registry.index)):
             raise BrokenPromise(f"subscriptions are in the index or in the store only: {sorted(wrong)}")
         bodies: dict[int, int] = dict(
-            store.read("SELECT seq, length(body) FROM events UNION ALL SELECT event, length(body) FROM kept")
+            store.reader.read("SELECT seq, length(body) FROM events UNION ALL SELECT event, length(body) FROM kept")
         )
         for number in registry.by_number:
-            held = sum(len(row[3]) + bodies[row[2]] for row in store.deliveries_of(number))
-            if held != store.pending_bytes.get(number, 0):
-                raise BrokenPromise(f"{held} bytes of {number} are pending, not {store.pending_bytes.get(number, 0)}")
-        ((kept,),) = store.read("SELECT ifnull(sum(length(body)), 0) FROM kept")
-        if kept != store.kept_bytes:
-            raise BrokenPromise(f"{kept} bytes are kept, not {store.kept_bytes}")
+            held = sum(len(row[3]) + bodies[row[2]] for row in store.deliveries.of(number))
+            if held != (counted := store.deliveries.bytes.committed.get(number, 0)):
+                raise BrokenPromise(f"{held} bytes of {number} are pending, not {counted}")
+        ((kept,),) = store.reader.read("SELECT ifnull(sum(length(body)), 0) FROM kept")
+        if kept != (counted := store.events.total("kept")):
+            raise BrokenPromise(f"{kept} bytes are kept, not {counted}")
 
     # ---- the last life
 
     async def settle(self) -> None:
         """Without faults, and without mallory: alice gets everything, and what mallory left is bounded."""
         broker, clock, slow = self.broker, self.environment.clock, self.environment.slow
-        due = max((row[1] / 1e6 for row in broker.store.delayed.scan()), default=0.0)
+        due = max((row[1] / 1e6 for row in broker.store.delayed.table.scan()), default=0.0)
         clock.jump(max(0.0, due + 1 - clock.system()), accepted=True)  # so that all delayed events are due
         tasks = [asyncio.create_task(self._receive_all(name)) for name in ("a.all", "a.levels")]
         await self._until(tasks, self._is_calm, "alice's deliveries stay pending, or the store stays full")
@@ -610,11 +613,11 @@ class Tenants:
         self._settled()
         later = clock.time() + broker.settings.max_pending_seconds + 86_400.0  # it may have been ahead before
         clock.jump(later - clock.system(), accepted=True)
-        await self._until(tasks, lambda: not broker.store.unacknowledged(), "too old, and still pending")
+        await self._until(tasks, lambda: not broker.store.deliveries.unacknowledged(), "too old, and still pending")
         await asyncio.sleep(TRIM_SECONDS + 10 * slow)
         self._limits_hold()
         self._sums_agree()
-        self._at_most("bytes kept for nobody", broker.store.kept_bytes, 0)
+        self._at_most("bytes kept for nobody", broker.store.events.total("kept"), 0)
         for task in tasks:
             task.cancel()
 
@@ -637,7 +640,7 @@ class Tenants:
             if self.environment.clock.now > until:
                 left = {one.number: self._missing(one) for one in self.events.values() if one.state == "accepted"}
                 left = {n: names for n, names in left.items() if names}
-                raise BrokenPromise(f"{problem}: {left}, {self.broker.health()}, {self.broker.store.sizes()}")
+                raise BrokenPromise(f"{problem}: {left}, {self.broker.health()}, {self.broker.store.space.sizes()}")
 
     def _settled(self) -> None:
         broker, store, s = self.broker, self.broker.store, self.broker.settings
@@ -645,7 +648,7 @@ class Tenants:
         self._limits_hold()
         self._sums_agree()
         for one in broker.registry.by_number.values():
-            size, mailbox = store.pending_bytes.get(one.number, 0), broker.mailboxes[one.number]
+            size, mailbox = store.deliveries.bytes.committed.get(one.number, 0), broker.mailboxes[one.number]
             total += size
             self._at_most(f"bytes pending for {one.name}", size, s.max_pending_bytes)
             if one.options.policy != "disconnect":
@@ -653,11 +656,11 @@ class Tenants:
             used = mailbox.unused_seconds() if one.options.expires_seconds else 0.0
             self._at_most(f"seconds that {one.name} was not used", used, FORGOTTEN_SECONDS + slack)
         self._at_most("bytes pending", total, s.max_principal_pending_bytes)
-        self._at_most("bytes kept", store.kept_bytes, s.max_principal_pending_bytes)
+        self._at_most("bytes kept", store.events.total("kept"), s.max_principal_pending_bytes)
         now = self.environment.clock.time()
-        for _, when, *_ in store.events.scan("TRUE ORDER BY seq LIMIT 1"):
+        for _, when, *_ in store.events.table.scan("TRUE ORDER BY seq LIMIT 1"):
             self._at_most("seconds that the oldest event is kept", now - when / 1e6, s.keep_seconds + slack)
-            self._at_most("bytes of the events", store.event_bytes, s.keep_bytes)
+            self._at_most("bytes of the events", store.events.total("events"), s.keep_bytes)
 
 
 def _decoded(found: Sequence[Delivery]) -> list[dict[str, Any]]:

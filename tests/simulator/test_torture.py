@@ -18,8 +18,14 @@ from hitbox.broker.delivery.backlog import Backlog
 from hitbox.broker.delivery.delivery import DeliveryTracker
 from hitbox.broker.delivery.mailbox import Delivery, Mailbox
 from hitbox.broker.store.commit_marker import CommitMarker
+from hitbox.broker.store.deliveries import StoredDeliveries
+from hitbox.broker.store.events import StoredEvents
 from hitbox.broker.store.recent import RecentDeliveries, Removed
-from hitbox.broker.store.store import NEVER, Store, Trimmed
+from hitbox.broker.store.retention import Retention, Trimmed
+from hitbox.broker.store.space import Space
+from hitbox.broker.store.store import Store
+from hitbox.broker.store.subscribers import StoredSubscribers
+from hitbox.broker.store.tables import NEVER, Meta
 from hitbox.broker.subscribers.subscriber_record import SubscriberRecord
 from hitbox.broker.subscribers.subscriptions import SubscriptionRegistry
 from simulator.torture import torture
@@ -117,12 +123,12 @@ def commits_are_not_synced(right: Any) -> Bug:
     return bad
 
 
-@bug(Store, "record", seed=2)
+@bug(StoredDeliveries, "record", seed=2)
 def a_delivery_is_lost(right: Any) -> Bug:
     return lambda store, rows, *rest: right(store, rows[1:] if len(rows) > 3 else rows, *rest)
 
 
-@bug(Store, "acknowledge", seed=2)
+@bug(StoredDeliveries, "acknowledge", seed=2)
 def acknowledgements_are_lost(_: Any) -> Bug:
     return lambda store, keys: len(list(keys))
 
@@ -183,10 +189,10 @@ def least_urgent_first_in_memory(right: Any) -> Bug:
     return bad
 
 
-@bug(Store, "fetch", seed=20)
+@bug(StoredDeliveries, "fetch", seed=20)
 def oldest_first_on_the_disk(right: Any) -> Bug:
-    def bad(store: Store, subscriber: int, skip: set[int], limit: int) -> Any:
-        found, _ = right(store, subscriber, skip, 10**6)
+    def bad(deliveries: StoredDeliveries, subscriber: int, skip: set[int], limit: int) -> Any:
+        found, _ = right(deliveries, subscriber, skip, 10**6)
         return sorted(found)[:limit], len(found) > limit
 
     return bad
@@ -246,17 +252,17 @@ def refusals_are_lost(_: Any) -> Bug:
     return lambda post, mailbox, seqs, *rest: None
 
 
-@bug(Store, "retry", seed=2)
+@bug(StoredDeliveries, "retry", seed=2)
 def retries_are_lost(_: Any) -> Bug:
     return lambda store, *key: None
 
 
-@bug(Store, "retry", seed=2)
+@bug(StoredDeliveries, "retry", seed=2)
 def retries_look_new(_: Any) -> Bug:
-    def bad(store: Store, subscriber: int, level: int, seq: int, tries: int) -> None:
-        row = store._delivery(subscriber, level, seq)
+    def bad(deliveries: StoredDeliveries, subscriber: int, level: int, seq: int, tries: int) -> None:
+        row = deliveries.settled(subscriber, level, seq)
         if row is not None:
-            store.deliveries.put([(*row[:4], 0, tries, row[6])])
+            deliveries.table.put([(*row[:4], 0, tries, row[6])])
 
     return bad
 
@@ -315,12 +321,12 @@ def pauses_are_skipped(right: Any) -> Bug:
     return bad
 
 
-@bug(Store, "replay_dead_letters", seed=30)
+@bug(StoredDeliveries, "revive", seed=30)
 def revived_letters_are_lost(right: Any) -> Bug:
-    def bad(store: Store, numbers: Any) -> Any:
-        revived = right(store, numbers)
+    def bad(deliveries: StoredDeliveries, numbers: Any) -> Any:
+        revived = right(deliveries, numbers)
         for _, subscriber, seq in revived:
-            store.deliveries.delete_where("subscriber = ? AND seq = ?", (subscriber, seq))
+            deliveries.table.delete_where("subscriber = ? AND seq = ?", (subscriber, seq))
         return revived
 
     return bad
@@ -334,25 +340,25 @@ def options_lost_at_a_start(_: Any) -> Bug:
     return lambda registry, name, stored: SubscriberRecord()
 
 
-@bug(Store, "put_subscriber", seed=3)
+@bug(StoredSubscribers, "put", seed=3)
 def changed_options_not_stored(right: Any) -> Bug:
-    return lambda store, number, *rest: None if store.existing_subscribers([number]) else right(store, number, *rest)
+    return lambda stored, number, *rest: None if stored.existing([number]) else right(stored, number, *rest)
 
 
-@bug(Store, "put_meta", seed=7)
+@bug(Meta, "put", seed=7)
 def changed_schema_not_stored(right: Any) -> Bug:
-    return lambda store, key, value: None if key == "schema" and store.get_meta(key) else right(store, key, value)
+    return lambda meta, key, value: None if key == "schema" and meta.get(key) else right(meta, key, value)
 
 
 # retention, replay, unmatched, ephemeral
 
 
-@bug(Store, "trim", seed=14)
+@bug(Retention, "trim", seed=14)
 def trimmed_too_early(right: Any) -> Bug:
     return lambda store, before, *rest: right(store, before + 30 * 86_400_000_000, *rest)
 
 
-@bug(Store, "trim", seed=2)
+@bug(Retention, "trim", seed=2)
 def trimmed_never(_: Any) -> Bug:
     return lambda store, *rest: Trimmed(0, False)
 
@@ -380,12 +386,12 @@ def matched_sent_as_unmatched(_: Any) -> Bug:
     return lambda registry, event, matched, *_: [one for one in registry.takes_unmatched.values() if one not in matched]
 
 
-@bug(Store, "add_replayed", seed=10)
+@bug(StoredDeliveries, "add_replayed", seed=10)
 def replay_brings_nothing(_: Any) -> Bug:
     return lambda store, subscriber, rows: 0
 
 
-@bug(Store, "add_replayed", seed=10)
+@bug(StoredDeliveries, "add_replayed", seed=10)
 def replay_misses_the_first(right: Any) -> Bug:
     return lambda store, subscriber, rows: right(store, subscriber, list(rows)[1:])
 
@@ -419,28 +425,30 @@ def ephemeral_gets_nothing(right: Any) -> Bug:
 # two tenants
 
 
-@bug(Store, "_remove_through", seed=9)
+@bug(Retention, "remove_through", seed=9)
 def a_pending_delivery_pins_the_log(right: Any) -> Bug:
-    def bad(store: Store, first: int, last: int) -> Any:
-        pending = [row[2] for row in (*store.recent.all(), *((n, u, seq) for n, u, seq, *_ in store.deliveries.scan()))]
+    def bad(retention: Retention, first: int, last: int) -> Any:
+        deliveries = retention.deliveries
+        pending = [row[2] for row in (*deliveries.recent.all(), *deliveries.table.scan())]
         last = min([last, *(seq - 1 for seq in pending)])
-        return right(store, first, last) if first <= last else (last, 0)
+        return right(retention, first, last) if first <= last else (last, 0)
 
     return bad
 
 
-@bug(Store, "add_dead_letters", seed=3)
+@bug(StoredDeliveries, "bury", seed=3)
 def dead_letters_push_out_those_of_others(right: Any) -> Bug:
-    def bad(store: Store, subscriber: int, keys: Any, tries: int, reason: str, most: int, *_: Any) -> Any:
-        made = right(store, subscriber, keys, tries, reason, 10**9)
+    def bad(deliveries: Any, subscriber: int, keys: Any, tries: int, reason: str, most: int, *_: Any) -> Any:
+        made = right(deliveries, subscriber, keys, tries, reason, 10**9)
         oldest = "number IN (SELECT number FROM dead ORDER BY number LIMIT ?)"
-        store.dead.delete_where(oldest, (max(store.dead.rows() - most, 0),))
+        dead = deliveries.letters.table
+        dead.delete_where(oldest, (max(dead.rows() - most, 0),))
         return made
 
     return bad
 
 
-@bug(Store, "_most_on_disk", seed=6)
+@bug(Space, "most_on_disk", seed=6)
 def retention_looks_only_at_the_settings(_: Any) -> Bug:
     return lambda store: NEVER
 
@@ -455,7 +463,7 @@ def nobody_has_too_much_pending(_: Any) -> Bug:
     return lambda backlog: None
 
 
-@bug(Store, "_drop_unneeded", seed=6)
+@bug(StoredEvents, "drop_unneeded", seed=6)
 def what_nobody_needs_is_kept(_: Any) -> Bug:
     return lambda store, seqs: None
 

@@ -96,10 +96,8 @@ def make_broker(path: Path, killed: bool) -> None:
         await broker.publish([PublishedEvent({"price": 1.0, "city": "c1"})] * 50)
         while broker.waiting.events:
             await asyncio.sleep(0.01)
-        number = broker.registry.by_name["user1"].number
-        await broker.writer.submit(
-            lambda: broker.store.add_dead_letters(number, broker.store.oldest(number, 40), 5, "too many tries", 1000)
-        )
+        number, stored = broker.registry.by_name["user1"].number, broker.store.deliveries
+        await broker.writer.submit(lambda: stored.bury(number, stored.oldest(number, 40), 5, "too many tries", 1000))
         if killed:
             shutil.copytree(work, path)
         await broker.stop()

@@ -63,11 +63,11 @@ def subscriptions(
     search = search.casefold()
     values = {"owner": owner, "text": search, "limit": limit, "offset": offset, "shown": shown, "suspended": suspended}
     columns = f"SELECT b.name, s.name, wanted, priority, about {query} LIMIT :limit OFFSET :offset"
-    rows = broker.store.search(columns, values)
+    rows = broker.store.reader.search(columns, values)
     found = [_subscription(broker, row[0], row[1], row[2], row[3], _about(row[4])) for row in rows]
     if len(found) < limit and len(broker.registry.ephemeral_index):
         if offset:
-            ((stored,),) = broker.store.search(f"SELECT count(*) {query}", values)
+            ((stored,),) = broker.store.reader.search(f"SELECT count(*) {query}", values)
             offset = max(offset - stored, 0)
         matching = _ephemeral_subscriptions(broker, caller, search, owner)
         matching = (one for one in matching if one["suspended"] or not suspended)
@@ -126,7 +126,7 @@ def events(broker: Broker, caller: Caller, first: int, limit: int) -> tuple[list
     """Stored events from number `first` on that the caller may see, and the number with which the next request begins:
     `limit` are looked at, or fewer if they are large. In a thread, as all that reads bodies here."""
     found = Listed(limit)
-    while limit > 0 and (rows := broker.store.events_from(first, min(limit, ROWS))):
+    while limit > 0 and (rows := broker.store.events.from_number(first, min(limit, ROWS))):
         limit -= len(rows)
         for seq, when, _, body in rows:
             if found.is_full():
@@ -141,14 +141,14 @@ def delayed_events(broker: Broker, caller: Caller, limit: int) -> tuple[int, lis
     """How many delayed events there are, and those that are due first, of those that the caller may see."""
     query = "SELECT due, number, principal, body FROM delayed WHERE (due, number) > (?, ?) ORDER BY due, number LIMIT ?"
     found, count, at, sees_all, manages = Listed(limit), 0, (0, 0), caller.sees_all(), caller.manages()
-    while not (sees_all and found.is_full()) and (rows := broker.store.read(query, (*at, ROWS))):
+    while not (sees_all and found.is_full()) and (rows := broker.store.reader.read(query, (*at, ROWS))):
         for due, number, name, body in rows:
             if caller.sees_body(body):
                 count += 1
                 if not found.is_full():
                     found.add({"number": number, "due": due} | ({"principal": name} if manages else {}), body)
         at = rows[-1][:2]
-    return broker.store.delayed.rows() if sees_all else count, found.rows
+    return broker.store.delayed.table.rows() if sees_all else count, found.rows
 
 
 def cancellable(broker: Broker, caller: Caller, numbers: Sequence[int]) -> list[int]:
@@ -162,14 +162,14 @@ def cancellable(broker: Broker, caller: Caller, numbers: Sequence[int]) -> list[
 def _named(broker: Broker, query: str, numbers: Sequence[int]) -> Iterator[Row]:
     """The rows with these numbers, a few bodies at a time."""
     for some in (numbers[at : at + ROWS] for at in range(0, len(numbers), ROWS)):
-        yield from broker.store.read(query, (msgspec.json.encode(some).decode(),))
+        yield from broker.store.reader.read(query, (msgspec.json.encode(some).decode(),))
 
 
 def unseen_since(broker: Broker, count: int) -> tuple[int, list[dict[str, Any]]]:
     """How many of the latest stored events were looked at, `count` at most, and what `unseen` says of them."""
     query = "SELECT seq, body FROM events WHERE seq < ? ORDER BY seq DESC LIMIT ?"
-    latest, at, size = list[Any](), broker.store.events.next(), 0
-    while size < LOOKED_BYTES and (rows := broker.store.read(query, (at, min(count - len(latest), ROWS)))):
+    latest, at, size = list[Any](), broker.store.events.table.next(), 0
+    while size < LOOKED_BYTES and (rows := broker.store.reader.read(query, (at, min(count - len(latest), ROWS)))):
         latest += [msgspec.json.decode(body, type=PublishedEvent).event for _, body in rows]
         size += sum(len(body) for _, body in rows)
         at = rows[-1][0]
@@ -212,7 +212,7 @@ def dead_letters(
     values: dict[str, Any] = {"owner": owner, "text": search.casefold(), "shown": shown, "before": MOST, "limit": ROWS}
     values["offset"] = offset if sees_all else 0  # otherwise only reading shows which ones count
     skip = 0 if sees_all else offset
-    while not (sees_all and found.is_full()) and (rows := broker.store.search(query, values)):
+    while not (sees_all and found.is_full()) and (rows := broker.store.reader.search(query, values)):
         for *about, body in rows:
             if not caller.sees_body(body):
                 continue
@@ -225,8 +225,8 @@ def dead_letters(
     if not sees_all:
         return count, found.rows
     if shown is None and not owner and not search:
-        return broker.store.dead.rows(), found.rows
-    ((count,),) = broker.store.search(f"SELECT count(*) {which}", values)
+        return broker.store.letters.table.rows(), found.rows
+    ((count,),) = broker.store.reader.search(f"SELECT count(*) {which}", values)
     return count, found.rows
 
 
@@ -240,7 +240,7 @@ def usable_letters(broker: Broker, caller: Caller, numbers: Sequence[int]) -> li
 
 async def replay_dead_letters(broker: Broker, numbers: Sequence[int]) -> int:
     """Deliver dead letters again."""
-    replayed = await broker.writer.submit(lambda: broker.store.replay_dead_letters(numbers))
+    replayed = await broker.writer.submit(lambda: broker.store.deliveries.revive(numbers))
     for _, subscriber, _ in replayed:
         mailbox = broker.mailboxes.get(subscriber)
         if mailbox is not None:
@@ -252,7 +252,7 @@ async def replay_dead_letters(broker: Broker, numbers: Sequence[int]) -> int:
 
 async def drop_dead_letters(broker: Broker, numbers: Sequence[int]) -> int:
     """Delete dead letters for good; returns how many there were."""
-    done = broker.writer.submit(lambda: broker.store.drop_dead_letters(numbers), mandatory=True, frees_space=True)
+    done = broker.writer.submit(lambda: broker.store.letters.drop(numbers), mandatory=True, frees_space=True)
     dropped: int = await done
     return dropped
 
@@ -262,8 +262,8 @@ async def replay(broker: Broker, name: str, first: int) -> int:
     subscriber = broker.subscriber(name)
     if subscriber.ephemeral:
         raise BadRequest("an ephemeral subscriber is live only; replay is for durable ones")
-    if first < broker.store.events.first():
-        raise Unknown(f"events before {broker.store.events.first()} are gone (retention)")
+    if first < broker.store.events.table.first():
+        raise Unknown(f"events before {broker.store.events.table.first()} are gone (retention)")
     with held(broker.replaying, subscriber.owner):
         if broker.replaying[subscriber.owner] > MOST_REPLAYS:
             raise Overloaded(f"{MOST_REPLAYS} replays of one principal are under way, and more wait for these", 10)
@@ -272,18 +272,18 @@ async def replay(broker: Broker, name: str, first: int) -> int:
 
 async def _replay(broker: Broker, subscriber: Subscriber, first: int) -> int:
     payer = subscriber.owner or LOCAL
-    last, total = broker.store.events.next() - 1, 0
+    last, total = broker.store.events.table.next() - 1, 0
     own, revision = None, subscriber.revision
     while first <= last:
         if own is None or subscriber.revision != revision or own.schema != broker.registry.schema:
             own, revision = await _own_index(broker, subscriber)
         query = "SELECT seq, time, body FROM events WHERE seq BETWEEN ? AND ? ORDER BY seq LIMIT ?"
-        rows = await broker.replays.run(payer, broker.store.read, query, (first, last, CHUNK))
+        rows = await broker.replays.run(payer, broker.store.reader.read, query, (first, last, CHUNK))
         if not rows:
             break
         found, first = await broker.replays.run(payer, _wanted, broker, subscriber, own, rows)
         async with broker.change_barrier.exclusive():  # by then all deliveries to this subscriber are recorded
-            stored = broker.writer.submit(partial(broker.store.add_replayed, subscriber.number, found))
+            stored = broker.writer.submit(partial(broker.store.deliveries.add_replayed, subscriber.number, found))
         count: int = await stored
         if subscriber.number not in broker.mailboxes:
             raise Unknown(f"subscriber {subscriber.name!r} was removed meanwhile")
@@ -361,8 +361,8 @@ async def _change_schema(broker: Broker, schema: Schema) -> None:
         index = await registry.in_thread(registry.with_schema, schema)
 
         def keep() -> None:
-            broker.store.put_meta("schema", schema.to_json())
-            broker.store.put_meta("snapshot", None)
+            broker.store.meta.put("schema", schema.to_json())
+            broker.store.meta.put("snapshot", None)
 
         async with broker.delayed.unchanged():
             await registry.in_thread(broker.delayed.check_schema, schema)

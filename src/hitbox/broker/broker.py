@@ -48,7 +48,9 @@ from hitbox.broker.settings import Options, Settings, check_name, check_options,
 from hitbox.broker.stats import Statistics
 from hitbox.broker.store.disk import Disk
 from hitbox.broker.store.group_commit import Writer
-from hitbox.broker.store.store import NEVER, Store, Trimmed
+from hitbox.broker.store.retention import Trimmed
+from hitbox.broker.store.store import Store
+from hitbox.broker.store.tables import NEVER
 from hitbox.broker.subscribers.subscriber_record import USE_SECONDS, record_of, with_use
 from hitbox.broker.subscribers.subscription_changes import SubscriptionChanges
 from hitbox.broker.subscribers.subscriptions import Subscriber, Subscription, SubscriptionRegistry
@@ -122,7 +124,7 @@ class Broker:
             self.store.begin_history()
             self._mark = self.store.clock_mark()
             s = self.settings
-            clock.start(self.store.newest_time(), self._mark, s.clock_jump_seconds, s.clock_hold_seconds)
+            clock.start(self.store.events.newest_time(), self._mark, s.clock_jump_seconds, s.clock_hold_seconds)
         except BaseException:
             self.store.close()
             raise
@@ -156,12 +158,12 @@ class Broker:
         self.failed: BaseException | None = None
 
     def _schema(self, given: Schema | None) -> Schema:
-        stored = self.store.get_meta("schema")
+        stored = self.store.meta.get("schema")
         if stored is None:
             if given is None:
                 raise BadRequest(SCHEMA_NEEDED)
             with self.store.transaction():
-                self.store.put_meta("schema", given.to_json())
+                self.store.meta.put("schema", given.to_json())
             return given
         kept = Schema.from_json(stored)
         if given is not None and given != kept:
@@ -176,7 +178,7 @@ class Broker:
     async def start(self) -> None:
         """Start. Events that a crash left unmatched are matched first. Waits for no write: the disk may be full."""
         self.change_barrier = ChangeBarrier()
-        pending, losses = self.store.pending(), self.store.losses()
+        pending, losses = self.store.deliveries.pending(), self.store.subscribers.losses()
         for number, subscriber in self.registry.by_number.items():
             self.mailboxes[number] = mailbox = Mailbox(subscriber, pending.get(number, 0), self._busy)
             mailbox.dropped, mailbox.expired, mailbox.dead = losses.get(number, (0, 0, 0))
@@ -188,14 +190,14 @@ class Broker:
         self.tracker = DeliveryTracker(self.store, self.writer, self.statistics, self.settings, self.telemetry)
         self.expiry = ExpirySearch(self.tracker, self.mailboxes)
         self.backlog = Backlog(self.tracker, self._busy)
-        self._failed_events = self.store.failed()
+        self._failed_events = self.store.events.failed()
         if self._failed_events:
             await self._match_again()
-        last = self.store.number_of_latest(1)
+        last = self.store.events.number_of_latest(1)
         self.message_ids.load(self._latest(self.settings.message_ids))
         self.delayed.start()
         query = "SELECT count(*), sum(length(body)), principal FROM events WHERE seq > ? GROUP BY principal"
-        for waiting in self.store.read(query, (self.tracker.recorded,)):
+        for waiting in self.store.reader.read(query, (self.tracker.recorded,)):
             self.waiting.add(*waiting)
         if self.waiting.events:
             await self.change_barrier.enter(self.waiting.events)
@@ -212,7 +214,7 @@ class Broker:
         """Match events that an earlier run could not match completely. The store knows which of their deliveries are
         pending already, so the mailboxes hear of the others from it."""
         dispatcher = Dispatcher(self.registry, {}, self.settings.way)
-        batch = [self._accepted_before(seq, when, "", body) for seq, when, body in self.store.failed_events()]
+        batch = [self._accepted_before(seq, when, "", body) for seq, when, body in self.store.events.failed_events()]
         rows: list[Row] = []
         failed: list[int] = []
         while batch:
@@ -222,7 +224,7 @@ class Broker:
             self._subscription_changes.note_failures(dispatcher.expensive)
             batch = batch[len(matched) :]
         self._failed_events = failed
-        recorded = self.writer.submit(lambda: self.store.record_failed(rows, failed), mandatory=True)
+        recorded = self.writer.submit(lambda: self.store.deliveries.record_failed(rows, failed), mandatory=True)
         recorded.add_done_callback(self._added)
         self._track_record(recorded, len(rows))
 
@@ -234,8 +236,8 @@ class Broker:
 
     def _latest(self, count: int) -> Iterator[tuple[int, str, bytes]]:
         """Number, principal and text of the latest stored events, those that principals of now have published."""
-        at, first = self.store.number_of_latest(count), publishers(self.store)
-        while at and (rows := self.store.events_from(at, LOADED_ROWS)):
+        at, first = self.store.events.number_of_latest(count), publishers(self.store)
+        while at and (rows := self.store.events.from_number(at, LOADED_ROWS)):
             yield from ((seq, name, body) for seq, _, name, body in rows if first.get(name, NEVER) <= seq)
             at = rows[-1][0] + 1
 
@@ -251,7 +253,7 @@ class Broker:
 
     def _unmatched(self) -> list[AcceptedEvent]:
         """The next events that were stored but not matched before a crash; some may have been delivered."""
-        rows = self.store.events_from(self.tracker.recorded + 1, BATCH)
+        rows = self.store.events.from_number(self.tracker.recorded + 1, BATCH)
         return [self._accepted_before(*row) for row in rows]
 
     def _accepted_before(self, seq: int, when: int, principal: str, body: bytes) -> AcceptedEvent:
@@ -274,11 +276,11 @@ class Broker:
             task.cancel()
         self.close_connections()
         await self.webhooks.stop()
-        if self.store.changes.rows() and not self.writer.full:
+        if self.store.subscribers.changes.rows() and not self.writer.full:
             with contextlib.suppress(HitboxError, OSError):
                 await self.snapshot()
         with contextlib.suppress(HitboxError):
-            await self.writer.submit(partial(self.store.settle, self.store.recent.count))
+            await self.writer.submit(partial(self.store.deliveries.settle, self.store.recent.count))
             await self._keep_mark()
         await self.writer.close()
         self.registry.end_thread()
@@ -299,8 +301,8 @@ class Broker:
             saved = await self._save_index()
 
             def remember() -> None:
-                self.store.put_meta("snapshot", saved)
-                self.store.changes.delete_through(saved["change"])
+                self.store.meta.put("snapshot", saved)
+                self.store.subscribers.changes.delete_through(saved["change"])
 
             await self.writer.submit(remember)
             self.registry.remembered(saved)
@@ -392,7 +394,7 @@ class Broker:
         has the number of the first one, once all are durable; they are stored even if nobody waits for it."""
         if not items:
             nothing: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-            nothing.set_result(self.store.events.next() - 1)
+            nothing.set_result(self.store.events.table.next() - 1)
             return nothing
         if size <= LARGE and are_few(items):
             with contextlib.suppress(UsedUp):
@@ -796,7 +798,7 @@ class Broker:
         def put() -> None:
             if next(tries) == PUT_TRIES:
                 raise StoreFull(f"{self.writer.reason}; nothing was changed, make room and try again")
-            self.store.put_subscriber(*row)
+            self.store.subscribers.put(*row)
 
         await self.writer.submit(put, frees_space=leads_to_deletes)
 
@@ -996,11 +998,11 @@ class Broker:
                 self.delayed.step()
             self.expiry.step()
             if self.store.recent.overdue() and not self.writer.full and self._settling.done():
-                self._settling = self.writer.submit(self.store.settle_overdue)
+                self._settling = self.writer.submit(self.store.deliveries.settle_overdue)
                 self._settling.add_done_callback(lambda done: done.cancelled() or done.exception())  # tried again
             if turn % 10 == 0:
                 self.backlog.step()
-                sizes = self.store.sizes()
+                sizes = self.store.space.sizes()
                 stored = sizes["store_database"] + sizes["store_log"]
                 self.statistics.tick(self._pending(), stored, sizes["disk_free"])
                 await self._run_housekeeping(self._expire_subscribers())
@@ -1010,7 +1012,7 @@ class Broker:
         """Store what the clock tells, if it is not what the store's mark leads to."""
         mark = clock.mark()
         if not self.writer.full and (self._mark is None or not self._mark.is_near(mark)):
-            await self.writer.submit(partial(self.store.put_meta, "clock", mark))
+            await self.writer.submit(partial(self.store.meta.put, "clock", mark))
             self._mark = mark
 
     def accept_clock(self) -> dict[str, float]:
@@ -1029,15 +1031,15 @@ class Broker:
         s = self.settings
         most = NEVER if s.max_store_bytes is None else s.max_store_bytes * 3 // 4
         self.store.recent.compact()
-        if self.store.used_bytes() > most and self.store.letters.trim(most // 2):
+        if self.store.space.used_bytes() > most and self.store.letters.trim(most // 2):
             return Trimmed(0, True)
         before = 0 if clock.in_doubt() else clock.now() - int(s.keep_seconds * 1e6)
-        return self.store.trim(before, s.keep_bytes, most, TRIM_ROWS)
+        return self.store.retention.trim(before, s.keep_bytes, most, TRIM_ROWS)
 
     async def _trim(self) -> None:
         while (await self.writer.submit(self._retain)).more:
             await asyncio.sleep(TICK_SECONDS)  # there are more: soon, but others come in between
-        if self.store.changes.rows() >= self.settings.snapshot_changes:
+        if self.store.subscribers.changes.rows() >= self.settings.snapshot_changes:
             await self.snapshot()
 
     async def _run_housekeeping(self, work: Coroutine[Any, Any, None]) -> None:
@@ -1054,7 +1056,7 @@ class Broker:
         """Everything that is wrong: parts set aside at start, events that could not be matched, failed maintenance."""
         yield from itertools.chain(self.store.problems, self.registry.problems, self.directory.problems)
         yield from (f"event {seq} could not be matched; tried again at the next start" for seq in self._failed_events)
-        for name, text in self.store.maintenance_errors.items():
+        for name, text in self.store.space.maintenance_errors.items():
             yield f"the {name} could not be written: {text}"
         yield from filter(None, [clock.problem()])
         yield from self.backlog.problems()
@@ -1092,15 +1094,15 @@ class Broker:
             "subscriptions": len(self.registry.index) + len(self.registry.ephemeral_index),
             "suspended": len(self.registry.suspensions), "subscribers": len(self.registry.by_name),
             "connections": sum(map(Mailbox.connection_count, self.mailboxes.values())), "pending": self._pending(),
-            "oldest_pending_seconds": round(self.backlog.oldest_seconds(), 1), "kept": self.store.kept.rows(),
-            "waiting": self.waiting.events, "waiting_delayed": self.store.delayed.rows(),
-            "last": self.store.events.next() - 1, "first": self.store.events.first(),
-            "dead_letters": self.store.dead.rows(), "store_full": self.writer.full,
+            "oldest_pending_seconds": round(self.backlog.oldest_seconds(), 1), "kept": self.store.events.kept.rows(),
+            "waiting": self.waiting.events, "waiting_delayed": self.store.delayed.table.rows(),
+            "last": self.store.events.table.next() - 1, "first": self.store.events.table.first(),
+            "dead_letters": self.store.letters.table.rows(), "store_full": self.writer.full,
             "clock_ahead_seconds": round(clock.ahead(), 3), "problems": len(problems), "set_aside": problems[:100],
             "way": self.dispatcher.way, "matcher": self.registry.index.matcher,
             "restored": self.registry.restored_from, "restore_seconds": self.registry.restore_seconds,
             "uptime_seconds": round(time.monotonic() - self.statistics.started, 1), "version": __version__,
-            **{name: self.statistics.counts[name] for name in COUNTERS}, "trimmed": self.store.trimmed,
+            **{name: self.statistics.counts[name] for name in COUNTERS}, "trimmed": self.store.events.total("trimmed"),
         }  # fmt: skip
 
 
@@ -1114,7 +1116,7 @@ def _append(
     store: Store, bodies: Sequence[bytes], now: int, principals: Sequence[str], charges: Sequence[Charge]
 ) -> int:
     """Store events, and what they use of the quotas of their publishers; returns the number of the first one."""
-    first = store.append(bodies, now, principals)
+    first = store.events.append(bodies, now, principals)
     store_charges(store, charges)
     return first
 
@@ -1122,8 +1124,8 @@ def _append(
 def _store_uses(store: Store, uses: Mapping[int, float]) -> None:
     """Store when subscribers were last used; the rest of their records stays as it is."""
     for number, used in uses.items():
-        for _, name, settings, _ in list(store.subscribers.scan("number = ?", (number,))):
-            store.put_subscriber(number, name, with_use(settings, used))
+        for _, name, settings, _ in list(store.subscribers.table.scan("number = ?", (number,))):
+            store.subscribers.put(number, name, with_use(settings, used))
 
 
 def _replace(mailbox: Mailbox, connections: Iterable[Connection]) -> None:

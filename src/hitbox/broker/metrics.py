@@ -78,7 +78,7 @@ class _BrokerCollector(Collector):
             family = HistogramMetricFamily(f"hitbox_{name}_seconds", says)
             family.add_metric([], buckets=one.buckets(), sum_value=one.sum)
             yield family
-        for name, size in () if self.left_out else self.broker.store.sizes().items():
+        for name, size in () if self.left_out else self.broker.store.space.sizes().items():
             yield GaugeMetricFamily(f"hitbox_{name}_bytes", STORE_SIZES[name], size)
         yield _counter("refused_requests", "Requests and messages that were refused", "reason", watch.refusals)
         latencies = {} if self.left_out else {str(share): watch.percentile(share) for share in (0.5, 0.99)}

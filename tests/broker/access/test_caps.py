@@ -28,7 +28,7 @@ def with_principals(broker: Broker) -> None:
 def letters(store: Store) -> dict[int, list[int]]:
     """The events of the dead letters of each subscriber."""
     found: dict[int, list[int]] = {}
-    for row in store.dead.scan():
+    for row in store.letters.table.scan():
         found.setdefault(row[1], []).append(row[3])
     return found
 
@@ -38,17 +38,17 @@ def test_the_dead_letters_of_one_push_out_nobody_elses(tmp_path: Path) -> None:
     store = Store(tmp_path)
     with store.transaction():
         for number in range(1, 5):
-            store.put_subscriber(number, f"s{number}", b"{}", {1: "ann", 2: "ann", 3: "bob"}.get(number, ""))
-        store.append([b'{"event":{"a":1}}'] * 40, 0)
-        store.record([(number, 4, seq, "s", 0) for number in range(1, 5) for seq in range(1, 41)], 40)
+            store.subscribers.put(number, f"s{number}", b"{}", {1: "ann", 2: "ann", 3: "bob"}.get(number, ""))
+        store.events.append([b'{"event":{"a":1}}'] * 40, 0)
+        store.deliveries.record([(number, 4, seq, "s", 0) for number in range(1, 5) for seq in range(1, 41)], 40)
     for number, seqs in ((3, range(1, 4)), (4, range(1, 4)), (2, range(1, 5)), (1, range(1, 41))):
         for seq in seqs:
             with store.transaction():
-                store.add_dead_letters(number, [(4, seq)], 1, "why", 8, 10)
+                store.deliveries.bury(number, [(4, seq)], 1, "why", 8, 10)
     assert letters(store) == {3: [1, 2, 3], 4: [1, 2, 3], 2: [1, 2, 3, 4], 1: list(range(35, 41))}
-    assert sum(map(len, letters(store).values())) == store.dead.rows() == 16
+    assert sum(map(len, letters(store).values())) == store.letters.table.rows() == 16
     with store.transaction():
-        assert store.drop_dead_letters([1, 2]) == 2
+        assert store.letters.drop([1, 2]) == 2
         store.remove_subscriber(1, "s1")
     counts = {number: len(seqs) for number, seqs in letters(store).items()}
     kept = (store.letters.counts.committed, store.letters.bytes.committed)
@@ -78,14 +78,14 @@ def test_in_a_full_store_dead_letters_take_nothing_of_the_log(tmp_path: Path) ->
             first = await broker.publish([item(qty=9, city=large)] * 40)
             await until(broker.caught_up)
             await broker._trim()
-            assert broker.store.used_bytes() <= 1_500_000
+            assert broker.store.space.used_bytes() <= 1_500_000
             assert sum(broker.store.letters.bytes.committed.values()) <= 750_000
-            assert broker.store.events.first() <= first, "the events of others are still there"
+            assert broker.store.events.table.first() <= first, "the events of others are still there"
             numbers = [broker.subscriber(name).number for name in ("a", "b0", "b1")]
             kept = [broker.store.letters.counts.committed[number] for number in numbers]
             assert kept[0] == 3
             assert abs(kept[1] - kept[2]) <= 1
-            assert {row[3] for row in broker.store.dead.scan("subscriber = ?", (numbers[1],))} == set(
+            assert {row[3] for row in broker.store.letters.table.scan("subscriber = ?", (numbers[1],))} == set(
                 range(64 - kept[1], 64)
             ), "the newest are kept"
 
@@ -111,9 +111,9 @@ def test_the_delayed_events_of_one_are_in_nobodys_way(tmp_path: Path) -> None:
             await publish("bob", 3)
             assert await broker.delayed.cancel([1]) == 1
             await publish("ann", 1)
-            assert broker.store.delayed_of == {"ann": 3, "bob": 3}
+            assert broker.store.delayed.counts.committed == {"ann": 3, "bob": 3}
         async with running(tmp_path, None) as broker:
-            assert broker.store.delayed_of == {"ann": 3, "bob": 3}
+            assert broker.store.delayed.counts.committed == {"ann": 3, "bob": 3}
 
     asyncio.run(scenario())
 
@@ -169,7 +169,7 @@ def test_delayed_events_that_are_due_leave_others_their_half(tmp_path: Path, lat
                 assert broker.waiting.bytes_of["ann"] <= 5_000
                 mine = publish("bob", [item(qty=1)] * 2)
             await mine
-            await until(lambda: broker.store.delayed.rows() == 0)
+            await until(lambda: broker.store.delayed.table.rows() == 0)
             await until(broker.caught_up)
             assert (broker.waiting.events, broker.waiting.bytes, broker.waiting.events_of) == (0, 0, {})
 
@@ -179,8 +179,8 @@ def test_delayed_events_that_are_due_leave_others_their_half(tmp_path: Path, lat
 def test_events_of_an_earlier_run_wait_for_who_published_them(tmp_path: Path) -> None:
     store = Store(tmp_path)
     with store.transaction():
-        store.put_meta("schema", SCHEMA.to_json())
-        store.append([b'{"event":{"qty":1}}'] * 3, 0, ["ann", "bob", "ann"])
+        store.meta.put("schema", SCHEMA.to_json())
+        store.events.append([b'{"event":{"qty":1}}'] * 3, 0, ["ann", "bob", "ann"])
     store.close()
 
     async def scenario() -> None:
@@ -219,7 +219,8 @@ def test_the_bytes_pending_of_one_cost_nobody_else(tmp_path: Path) -> None:
             await broker.publish([item(qty=qty, city="x" * 1000) for qty in range(1, 21)])
             a0, a1, b0 = (broker.mailbox(name) for name in ("a0", "a1", "b0"))
             await until(lambda: a0.pending < 20 and not a0.is_shrinking)
-            await until(lambda: sum(broker.store.pending_bytes[one.subscriber.number] for one in (a0, a1)) <= 15_000)
+            sizes = broker.store.deliveries.bytes.committed
+            await until(lambda: sum(sizes[one.subscriber.number] for one in (a0, a1)) <= 15_000)
             assert (a1.pending, b0.pending) == (5, 12)
             assert 8 <= a0.pending <= 9
 
@@ -241,7 +242,7 @@ def test_what_one_leaves_pending_fills_no_store(tmp_path: Path) -> None:
             ann, other, bob = (broker.mailbox(name) for name in ("a", "a2", "b"))
             await until(lambda: bob.pending < 110)
             await broker._trim()
-            assert broker.store.kept_bytes < 1_100_000
+            assert broker.store.events.total("kept") < 1_100_000
             assert (ann.pending, other.pending, bob.pending > 80) == (5, 20, True)
             assert await broker.publish([item(qty=9)])
 

@@ -39,7 +39,7 @@ async def with_ann(path: Path, **quotas: Any) -> AsyncIterator[tuple[Broker, Cli
 
 def size(broker: Broker) -> int:
     """Bytes of all stored events."""
-    ((found,),) = broker.store.read("SELECT ifnull(sum(length(body)), 0) FROM events")
+    ((found,),) = broker.store.reader.read("SELECT ifnull(sum(length(body)), 0) FROM events")
     return int(found)
 
 
@@ -249,7 +249,7 @@ def test_what_is_not_stored_is_not_counted(tmp_path: Path, monkeypatch: pytest.M
                 raise StoreFull("the disk is full")
 
             with monkeypatch.context() as broken:
-                broken.setattr(broker.store, "append", full)
+                broken.setattr(broker.store.events, "append", full)
                 with pytest.raises(StoreFull):
                     await broker.publish([item(price=1.5)], broker.acting_for("ann"))
             assert broker.directory.usage.today("ann") == used > 0

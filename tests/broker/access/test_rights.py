@@ -387,7 +387,7 @@ def test_events_outside_see_are_not_delivered_or_shown(tmp_path: Path) -> None:
                 assert second.subscriptions == []
                 assert (await root.request("GET", "/v1/subscribers/a.p"))["pending"] == 2
                 await mine.nack(first)
-                await until(lambda: s.broker.store.dead.rows() == 1)
+                await until(lambda: s.broker.store.letters.table.rows() == 1)
                 await mine.ack(second)
             await root.request("POST", "/v1/subscribers/a.p/replay", {"first": 1})
             assert (await root.request("GET", "/v1/subscribers/a.p"))["pending"] == 2  # both of Paris again
@@ -471,7 +471,7 @@ def test_nobody_learns_whether_an_event_matches_what_is_hidden(tmp_path: Path) -
             assert got == {"ann": 3, "a.s": 3, "a.o": 3, "r": 1, "b.y": 1, "b.x": 2}
             for name in got:
                 await root.request("POST", f"/v1/subscribers/{name}/ack", {"seqs": [1, 2, 3]})
-            await until(lambda: not s.broker.store.unacknowledged())
+            await until(lambda: not s.broker.store.deliveries.unacknowledged())
             for name, count in got.items():
                 found = await root.request("POST", f"/v1/subscribers/{name}/replay", {"first": 1})
                 assert (name, found["count"]) == (name, count)
@@ -512,7 +512,7 @@ def test_publish_outside_its_predicate_is_refused(tmp_path: Path) -> None:
             async with paris.subscriber("a.p") as mine:
                 with pytest.raises(Refused, match="may publish only"):
                     await mine._request({"type": "publish", "items": [{"event": ROME}]})
-            assert s.broker.store.events.next() == 2
+            assert s.broker.store.events.table.next() == 2
 
     run(scenario())
 
@@ -553,7 +553,7 @@ def test_rights_on_a_publish_socket(tmp_path: Path) -> None:
             async with _socket(s, "short", "/v1/publish") as socket:
                 assert [one async for one in _rest(socket)] == []
                 assert (socket.close_code, socket.close_reason) == (1008, "the token has expired")
-            assert s.broker.store.events.next() == 3
+            assert s.broker.store.events.table.next() == 3
 
     run(scenario())
 
@@ -767,7 +767,7 @@ def test_a_publish_that_waits_for_a_new_schema_is_asked_for_its_right_again(
             else:
                 with pytest.raises(Refused, match="may publish only events with"):
                     await published
-            assert broker.store.events.rows() == may
+            assert broker.store.events.table.rows() == may
 
     run(scenario())
 
@@ -909,7 +909,7 @@ def test_a_token_revoked_during_a_long_request(tmp_path: Path) -> None:
                 await sent.wait()
                 await root.revoke_token(made["id"])
                 assert (await task).status_code == 401
-            assert s.broker.store.events.next() == 1
+            assert s.broker.store.events.table.next() == 1
 
     run(scenario())
 
@@ -1007,7 +1007,7 @@ def test_rights_that_change_during_the_check_of_a_publish(
             else:
                 assert status in (0, 401, 403)
             await s.broker.writer.submit(lambda: None)  # what was accepted by mistake would be stored before
-            count = s.broker.store.events.rows() + s.broker.store.delayed.rows()
+            count = s.broker.store.events.table.rows() + s.broker.store.delayed.table.rows()
             assert count == (300 if change == "other" else 0)
 
     run(scenario())
@@ -1114,7 +1114,7 @@ def test_no_subscriber_belongs_to_a_principal_that_was_removed(tmp_path: Path, c
             assert (claimed, removed.status_code) == ((True, 409) if first == "claim" else (False, 204))
             owners = {"ann"} if claimed else set()
             assert {one.owner for one in broker.registry.by_name.values()} - {""} == owners
-            assert {owner for _, owner, _ in broker.store.owners.scan()} == owners
+            assert {owner for _, owner, _ in broker.store.subscribers.owners.scan()} == owners
 
     run(scenario())
 

@@ -29,17 +29,17 @@ def test_one_forgotten_delivery_does_not_pin_the_log(tmp_path: Path) -> None:
                 await broker.publish([item(qty=qty, city="x" * 10_000)])
             await until(broker.caught_up)
             await broker._trim()
-            assert broker.store.used_bytes() < 1_100_000
-            assert [row[0] for row in broker.store.kept.scan()] == [1, 2]
+            assert broker.store.space.used_bytes() < 1_100_000
+            assert [row[0] for row in broker.store.events.kept.scan()] == [1, 2]
             cid = broker.subscriber("cid").number
-            assert 20_000 < broker.store.pending_bytes[cid] < 20_200
+            assert 20_000 < broker.store.deliveries.bytes.committed[cid] < 20_200
             await broker.put_subscriber("cid", Options("drop_oldest", limit=1))
             await until(lambda: broker.mailbox("cid").pending == 1)
             await broker.remove_subscriber("cid")
-            assert [row[0] for row in broker.store.kept.scan()] == [1]  # bob's delivery is still there
+            assert [row[0] for row in broker.store.events.kept.scan()] == [1]  # bob's delivery is still there
         async with running(tmp_path, None, keep_bytes=1_000_000) as broker:
             bob = await Listener(broker).attach("bob")
-            await until(lambda: bob.seqs() == [1] and not broker.store.kept.rows())
+            await until(lambda: bob.seqs() == [1] and not broker.store.events.kept.rows())
             assert bob.got[0]["time"] > 0
 
     asyncio.run(scenario())
@@ -56,19 +56,19 @@ def test_what_else_is_stored_takes_nothing_of_the_log(tmp_path: Path) -> None:
             for _ in range(8):
                 await broker.publish([item(qty=1, city=large)])
                 await until(broker.caught_up)
-            await until(lambda: broker.store.dead.rows() == 7)
+            await until(lambda: broker.store.letters.table.rows() == 7)
             await broker.publish([msgspec.structs.replace(item(qty=0, city=large), delay_seconds=3600.0)] * 8)
             first = await broker.publish([item(qty=0)] * 20)
             await until(broker.caught_up)
             await broker._trim()
-            assert broker.store.used_bytes() > 400_000
-            assert broker.store.event_bytes < 100_000
-            assert 1 < broker.store.events.first() < first
+            assert broker.store.space.used_bytes() > 400_000
+            assert broker.store.events.total("events") < 100_000
+            assert 1 < broker.store.events.table.first() < first
         store = Store(tmp_path)
-        counted = store.event_bytes
+        counted = store.events.total("events")
         with store.transaction():
-            store.trim(2**62, 0)
-        assert (store.event_bytes, counted > 0) == (0, True)
+            store.retention.trim(2**62, 0)
+        assert (store.events.total("events"), counted > 0) == (0, True)
         store.close()
 
     asyncio.run(scenario())
@@ -100,7 +100,7 @@ def test_who_pins_is_named(tmp_path: Path) -> None:
 
 
 def reasons(broker: Broker) -> set[str]:
-    return {row[6] for row in broker.store.dead.scan()}
+    return {row[6] for row in broker.store.letters.table.scan()}
 
 
 @pytest.mark.parametrize(("policy", "dead"), [("spool", 12), ("disconnect", 12), ("drop_oldest", 0)])
@@ -113,7 +113,7 @@ def test_beyond_the_largest_size_the_oldest_go(tmp_path: Path, policy: Any, dead
             await broker.publish([item(qty=qty, city="x" * 1000) for qty in range(1, 21)])
             bob = broker.mailbox("bob")
             await until(lambda: bob.pending == 8 and not bob.is_shrinking)
-            assert [row[2] for row in sorted(broker.store.deliveries_of(bob.subscriber.number))] == list(range(13, 21))
+            assert [row[2] for row in sorted(broker.store.deliveries.of(bob.subscriber.number))] == list(range(13, 21))
             assert (bob.dead, bob.dropped) == (dead, 12 - dead)
             assert reasons(broker) == ({OVER_BYTES} if dead else set())
             assert broker.mailbox("cid").pending == 5
@@ -134,6 +134,6 @@ def test_beyond_the_largest_age_the_oldest_go(tmp_path: Path, later: Callable[[f
             later(3700)
             await until(lambda: bob.pending == 2 and not bob.is_shrinking)
             assert reasons(broker) == {TOO_OLD}
-            assert broker.store.dead.rows() == 3
+            assert broker.store.letters.table.rows() == 3
 
     asyncio.run(scenario())

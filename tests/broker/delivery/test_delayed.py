@@ -41,7 +41,7 @@ def test_bad_delays_are_refused(tmp_path: Path) -> None:
                     await broker.publish([event(1, bad)])
             with pytest.raises(hitbox.HitboxError, match="publish them in two requests"):
                 await broker.publish([event(1), event(2, None)])
-            assert (broker.store.events.next(), broker.store.delayed.rows()) == (1, 0)
+            assert (broker.store.events.table.next(), broker.store.delayed.table.rows()) == (1, 0)
 
     asyncio.run(scenario())
 
@@ -153,14 +153,14 @@ def test_one_that_is_cancelled_while_it_is_moved(tmp_path: Path, later: Later) -
             await broker.subscribe("ann", EVERYTHING)
             await broker.publish([event(1), event(2)])
             later(61)
-            read, cancelled = broker.store.due_delayed, []
+            read, cancelled = broker.store.delayed.due, []
 
             def due(*args):  # type: ignore[no-untyped-def]
                 found = read(*args)
                 cancelled.append(asyncio.run_coroutine_threadsafe(broker.delayed.cancel([1]), loop).result(30))
                 return found
 
-            loop, broker.store.due_delayed = asyncio.get_running_loop(), due  # type: ignore[method-assign]
+            loop, broker.store.delayed.due = asyncio.get_running_loop(), due  # type: ignore[method-assign]
             await until(lambda: broker.mailbox("ann").pending == 1)
             assert cancelled == [1]
             assert [one["event"]["price"] for one in await stored(broker)] == [2]
@@ -192,8 +192,8 @@ def test_ids_of_delayed_events(tmp_path: Path, later: Later) -> None:
                 await broker.publish([event(9, id="a")])
         async with running(tmp_path) as broker:
             assert await broker.publish([event(1, id="a")]) == 0
-            assert broker.store.delayed.rows() == 0
-            assert broker.store.events.next() == 4
+            assert broker.store.delayed.table.rows() == 0
+            assert broker.store.events.table.next() == 4
 
     asyncio.run(scenario())
 
@@ -207,7 +207,7 @@ def test_there_are_limits(tmp_path: Path) -> None:
             await broker.publish([event(3)])
             assert await broker.delayed.cancel([1]) == 1
             await broker.publish([event(4)])
-            assert broker.store.delayed.rows() == 3
+            assert broker.store.delayed.table.rows() == 3
 
     asyncio.run(scenario())
 
@@ -228,7 +228,7 @@ def test_a_full_store(tmp_path: Path, later: Later) -> None:
             later(6001)
             await asyncio.sleep(0.5)
             await broker.remove_subscriber("ann")
-            await until(lambda: broker.store.delayed.rows() == 0)
+            await until(lambda: broker.store.delayed.table.rows() == 0)
             await until(lambda: broker.waiting.events == 0)
             assert broker.change_barrier.events_inside == 0
         assert check(tmp_path) == []
@@ -247,7 +247,7 @@ def test_a_read_that_fails_stops_nothing(tmp_path: Path, later: Later, monkeypat
             await broker.publish([event(1, 60)])
             await broker.publish([event(2, 600)])
             failures: list[apsw.Error] = []
-            first_due = broker.store.first_due
+            first_due = broker.store.delayed.first_due
 
             def fail_once() -> int | None:
                 if not failures:
@@ -255,7 +255,7 @@ def test_a_read_that_fails_stops_nothing(tmp_path: Path, later: Later, monkeypat
                     raise failures[0]
                 return first_due()
 
-            monkeypatch.setattr(broker.store, "first_due", fail_once)
+            monkeypatch.setattr(broker.store.delayed, "first_due", fail_once)
             later(61)
             await until(lambda: ann.seqs() == [1] and failures)
             later(601)
@@ -280,9 +280,9 @@ def test_damage_is_found_and_repaired(tmp_path: Path) -> None:
     assert found.left_out[0]["row"][0] == 2
     assert check(tmp_path) == []
     store = Store(tmp_path)
-    assert store.delayed.next() == 6  # its number is not used again
+    assert store.delayed.table.next() == 6  # its number is not used again
     with store.transaction():
-        store.delayed.insert([(9, 1, "", b'{"event":{}}')])
+        store.delayed.table.insert([(9, 1, "", b'{"event":{}}')])
     store.close()
     assert check(tmp_path) == ["table delayed contains number 9, but the ledger says that 5 is the last"]
 

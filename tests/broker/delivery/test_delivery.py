@@ -167,7 +167,7 @@ def test_a_stuck_handler_of_the_sync_client_loses_its_delivery(tmp_path: Path) -
             try:
                 await until(lambda: broker.statistics.counts["dead"] == 1)  # after three tries
                 assert broker.mailbox("ann").pending == 1
-                letters = broker.store.read("SELECT seq, tries, reason FROM dead")
+                letters = broker.store.reader.read("SELECT seq, tries, reason FROM dead")
                 assert letters == [(1, 3, "not acknowledged in time")]
             finally:
                 release.set()
@@ -300,10 +300,10 @@ def test_a_replayed_delivery_keeps_its_own_pause(tmp_path: Path) -> None:
             await broker.put_subscriber("ann", Options(backoff_seconds=30.0))
             ann = await Listener(broker, auto=False).attach("ann")
             await broker.publish([item(qty=1)])
-            await until(lambda: len(ann.got) == 1 and broker.store.unacknowledged() == 1)
+            await until(lambda: len(ann.got) == 1 and broker.store.deliveries.unacknowledged() == 1)
             broker.tracker.refuse(ann.mailbox, [1])
             broker.tracker.acknowledge(ann.mailbox, [1])
-            await until(lambda: broker.store.unacknowledged() == 0)
+            await until(lambda: broker.store.deliveries.unacknowledged() == 0)
             await broker.put_subscriber("ann", Options(backoff_seconds=60.0, max_backoff_seconds=60.0))
             await admin.replay(broker, "ann", 1)
             await until(lambda: len(ann.got) == 2)
@@ -324,12 +324,12 @@ def test_an_acknowledgement_waits_for_no_other(tmp_path: Path) -> None:
             await broker.subscribe("ann", [sub("s", "qty > 0")])
             ann = await Listener(broker, auto=False).attach("ann")
             await broker.publish([item(qty=1), item(qty=1)])
-            await until(lambda: len(ann.got) == 2 and broker.store.unacknowledged() == 2)
+            await until(lambda: len(ann.got) == 2 and broker.store.deliveries.unacknowledged() == 2)
             broker.tracker.recorded = 1
             broker.tracker.acknowledge(ann.mailbox, [2, 1])
             await until(lambda: [row[2] for row in broker.store.recent.all()] == [2])
             broker.tracker.record([], 2)
-            await until(lambda: broker.store.unacknowledged() == 0 and ann.mailbox.pending == 0)
+            await until(lambda: broker.store.deliveries.unacknowledged() == 0 and ann.mailbox.pending == 0)
 
     run(scenario())
 
@@ -375,14 +375,14 @@ def test_unknown_numbers_cost_nobody_else_anything(tmp_path: Path, monkeypatch: 
             await until(lambda: broker.mailbox("ann").in_flight and broker.tracker.stored == 3000)
             assert broker.mailbox("ann").ready > 0
             deleted: list[int] = []
-            delete = broker.store.acknowledge
+            delete = broker.store.deliveries.acknowledge
 
             def count(keys: Any) -> dict[int, int]:
                 keys = list(keys)
                 deleted.append(len(keys))
                 return delete(keys)
 
-            monkeypatch.setattr(broker.store, "acknowledge", count)
+            monkeypatch.setattr(broker.store.deliveries, "acknowledge", count)
             numbers = [*range(10**6, 10**6 + 9_990), 0, -5, 2**70, 3, 3, 2500, 1]
             before = MEMORY_ROWS * len(numbers)
             looked = Counting(broker.mailbox("ann"))
@@ -437,7 +437,7 @@ def test_the_sync_client_acknowledges_and_refuses(tmp_path: Path) -> None:
             assert await asyncio.to_thread(work) == [(1, 1), (2, 1), (3, 1), (2, 2)]
             await until(lambda: broker.describe()["pending"] == 1)  # the last one was left alone, and stays
             number = broker.subscriber("ann").number
-            found = await broker.writer.submit(lambda: list(broker.store.deliveries_of(number)))
+            found = await broker.writer.submit(lambda: list(broker.store.deliveries.of(number)))
             assert [(row[2], row[5]) for row in found] == [(2, 1)]
 
     run(scenario())
@@ -453,15 +453,15 @@ def test_a_dead_letter_whose_event_is_pending_anyway_does_not_come_twice(tmp_pat
             await broker.publish([item(qty=1)] * 3)
             await until(lambda: len(ann.got) == 3)
             broker.tracker.refuse(ann.mailbox, [1, 2, 3])
-            await until(lambda: broker.store.dead.rows() == 3)
+            await until(lambda: broker.store.letters.table.rows() == 3)
             await ann.leave()
             await broker.subscribe("ann", [sub("x", "qty > 0", 7)])
             assert await admin.replay(broker, "ann", 2) == 2
             assert await admin.replay_dead_letters(broker, [1, 2, 3]) == 1
-            assert (broker.mailbox("ann").pending, broker.store.unacknowledged()) == (3, 3)
-            assert broker.store.dead.rows() == 2, "those that are pending anyway stay letters"
+            assert (broker.mailbox("ann").pending, broker.store.deliveries.unacknowledged()) == (3, 3)
+            assert broker.store.letters.table.rows() == 2, "those that are pending anyway stay letters"
             again = await Listener(broker).attach("ann")
-            await until(lambda: broker.store.unacknowledged() == 0)
+            await until(lambda: broker.store.deliveries.unacknowledged() == 0)
             await until(lambda: broker.mailbox("ann").pending == 0)
             assert sorted(again.seqs()) == [1, 2, 3]
             await again.leave()
@@ -614,13 +614,13 @@ def test_acknowledgements_of_many_are_one_operation(tmp_path: Path, monkeypatch:
                 await broker.subscribe(name, [sub("s", "qty > 0")])
             all_of_them = [await Listener(broker, auto=False).attach(name) for name in names]
             groups: list[int] = []
-            delete = broker.store.acknowledge
+            delete = broker.store.deliveries.acknowledge
 
             def count(keys: Any) -> dict[int, int]:
                 groups.append(len(keys))
                 return delete(keys)
 
-            monkeypatch.setattr(broker.store, "acknowledge", count)
+            monkeypatch.setattr(broker.store.deliveries, "acknowledge", count)
             for turn in range(1, 4):
                 await broker.publish([item(qty=1)] * 2)
                 await until(lambda turn=turn: all(len(one.got) == 2 * turn for one in all_of_them))  # type: ignore[misc]
@@ -628,7 +628,7 @@ def test_acknowledgements_of_many_are_one_operation(tmp_path: Path, monkeypatch:
                 for one in all_of_them:
                     broker.tracker.acknowledge(one.mailbox, one.seqs()[-2:])
                 await until(lambda: all(one.mailbox.pending == 0 for one in all_of_them))
-                assert broker.store.unacknowledged() == 0
+                assert broker.store.deliveries.unacknowledged() == 0
                 assert broker.statistics.counts["acked"] == turn * 40
             assert sum(groups) == 120
             assert len(groups) < 60
@@ -714,7 +714,7 @@ def test_acknowledging_by_range(tmp_path: Path) -> None:
                 assert "ends before it begins" in await socket.recv()
                 with pytest.raises(ConnectionClosed):
                     await socket.recv()
-            assert broker.store.unacknowledged() == 0
+            assert broker.store.deliveries.unacknowledged() == 0
             assert broker.statistics.counts["acked"] == 10
 
     asyncio.run(asyncio.wait_for(scenario(), 120))
@@ -825,7 +825,7 @@ def test_very_many_subscriptions_are_encoded_in_a_thread(tmp_path: Path, monkeyp
                 await client.publish({"qty": qty})
                 assert sorted((await ann.next()).subscriptions) == sorted(wanted)
             assert [one == threading.get_ident() for one in threads] == [False, True, False]
-            rows = broker.store.deliveries_of(broker.subscriber("ann").number)
+            rows = broker.store.deliveries.of(broker.subscriber("ann").number)
             assert {len(row[3].splitlines()) for row in rows} <= {60, 1}
 
     run(scenario())

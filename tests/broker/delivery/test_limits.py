@@ -28,7 +28,7 @@ async def done_with_all(broker: Broker) -> None:
 
 def stored(broker: Broker, name: str) -> list[int]:
     """Numbers of the pending events."""
-    return sorted(row[2] for row in broker.store.deliveries_of(broker.subscriber(name).number))
+    return sorted(row[2] for row in broker.store.deliveries.of(broker.subscriber(name).number))
 
 
 @pytest.mark.parametrize("policy", ["spool", "drop_oldest"])
@@ -48,7 +48,7 @@ def test_acknowledgements_that_wait_for_the_store_count(tmp_path: Path, policy: 
             await done_with_all(broker)
             assert stored(broker, "ann") == [26, 27, 28, 29, 30]
             assert (ann.mailbox.pending, ann.mailbox.dropped, ann.mailbox.dead) == (5, 0, 0)
-            assert broker.store.dead.rows() == 0
+            assert broker.store.letters.table.rows() == 0
             await ann.leave()
 
     asyncio.run(scenario())
@@ -70,7 +70,7 @@ def test_nothing_is_sent_that_is_about_to_be_removed(tmp_path: Path) -> None:
                 await asyncio.sleep(0.05)
             await until(lambda: ann.mailbox.pending == 8 and 20 in ann.seqs())
             assert ann.seqs() == [*range(1, 6), *range(13, 21)]
-            assert {row[3] for row in broker.store.dead.scan()} == set(range(1, 13))
+            assert {row[3] for row in broker.store.letters.table.scan()} == set(range(1, 13))
             await ann.leave()
 
     asyncio.run(scenario())
@@ -91,7 +91,7 @@ def test_what_is_removed_twice_is_counted_once(tmp_path: Path, policy: Any) -> N
                 await until(lambda: ann.mailbox.is_shrinking)
                 broker.tracker.refuse(ann.mailbox, [7, 8, 9])
             await done_with_all(broker)
-            letters = broker.store.dead.rows()
+            letters = broker.store.letters.table.rows()
             assert letters == (9 if policy == "spool" else 1)
             assert ann.mailbox.dead == broker.statistics.counts["dead"] == letters
             dropped = 0 if policy == "spool" else 8
@@ -102,7 +102,7 @@ def test_what_is_removed_twice_is_counted_once(tmp_path: Path, policy: Any) -> N
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize(("policy", "how"), [("spool", "add_dead_letters"), ("drop_oldest", "acknowledge")])
+@pytest.mark.parametrize(("policy", "how"), [("spool", "bury"), ("drop_oldest", "acknowledge")])
 def test_a_much_lower_limit_takes_effect_little_by_little(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: Any, how: str
 ) -> None:
@@ -114,12 +114,12 @@ def test_a_much_lower_limit_takes_effect_little_by_little(
             await broker.subscribe("ann", [sub("s", "qty > 0", 4), sub("urgent", "qty > 5", 8)])
             await broker.publish([item(qty=n % 9 + 1) for n in range(60)])
             await until(broker.caught_up)
-            await broker.writer.submit(broker.store.settle)
+            await broker.writer.submit(broker.store.deliveries.settle)
             await broker.publish([item(qty=n % 9 + 1) for n in range(40)])
             await until(broker.caught_up)
-            assert (broker.store.deliveries.rows(), broker.store.recent.count) == (60, 40)
+            assert (broker.store.deliveries.table.rows(), broker.store.recent.count) == (60, 40)
             together: list[int] = []
-            real = getattr(broker.store, how)
+            real = getattr(broker.store.deliveries, how)
 
             def counted(*what: Any) -> Any:
                 before = len(stored(broker, "ann"))
@@ -127,7 +127,7 @@ def test_a_much_lower_limit_takes_effect_little_by_little(
                 together.append(before - len(stored(broker, "ann")))
                 return done
 
-            monkeypatch.setattr(broker.store, how, counted)
+            monkeypatch.setattr(broker.store.deliveries, how, counted)
             await broker.put_subscriber("ann", Options(policy, limit=25))
             ann = broker.mailbox("ann")
             await until(lambda: together)
@@ -137,7 +137,7 @@ def test_a_much_lower_limit_takes_effect_little_by_little(
             assert stored(broker, "ann") == list(range(76, 101))
             removed = (75, 0) if policy == "spool" else (0, 75)
             assert (ann.dead, ann.dropped) == removed
-            assert broker.store.dead.rows() == removed[0]
+            assert broker.store.letters.table.rows() == removed[0]
         async with running(tmp_path, None) as broker:
             ann = await Listener(broker).attach("ann")
             await until(lambda: len(ann.got) == 25)

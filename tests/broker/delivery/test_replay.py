@@ -29,7 +29,7 @@ async def published(broker: Broker, count: int) -> None:
 
 def pending(broker: Broker, name: str) -> list[tuple[int, int, list[str]]]:
     """(event, level, subscriptions) of what is pending."""
-    rows = broker.store.deliveries_of(broker.subscriber(name).number)
+    rows = broker.store.deliveries.of(broker.subscriber(name).number)
     return sorted((row[2], 9 - row[1], row[3].splitlines()) for row in rows)
 
 
@@ -100,7 +100,7 @@ def test_subscriptions_from_before_a_change_of_the_schema_are_no_problem(
             await broker.subscribe("ann", [sub("s", "qty > 0"), sub("t", "qty > 1")])
             rows = [("s", "gone = 1", 4, "{}"), ("t", "qty > 1", 4, "{}")]
             with monkeypatch.context() as patch:
-                patch.setattr(broker.store, "read", lambda *_: rows)
+                patch.setattr(broker.store.reader, "read", lambda *_: rows)
                 own = await asyncio.to_thread(broker.registry.own_index, broker.subscriber("ann"))
             assert list(own) == ["ann/t"]
             assert not list(broker.problems())

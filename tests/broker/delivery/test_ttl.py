@@ -53,7 +53,7 @@ def test_bad_times_are_refused(tmp_path: Path) -> None:
             for bad in (0, -1, MAX_SECONDS + 1, float("nan"), float("inf")):
                 with pytest.raises(hitbox.HitboxError, match="ttl_seconds must be more than 0 and at most 31622400"):
                     await broker.publish([event(1, bad)])
-            assert broker.store.events.next() == 1
+            assert broker.store.events.table.next() == 1
 
     asyncio.run(scenario())
 
@@ -87,7 +87,7 @@ def test_deliveries_that_nobody_asks_for_are_removed(tmp_path: Path, later, monk
             await broker.subscribe("bob", EVERYTHING)
             await broker.publish([event(n, 60 if n % 2 else None) for n in range(40)])
             await until(broker.caught_up)
-            await broker.writer.submit(lambda: broker.store.settle(80))
+            await broker.writer.submit(lambda: broker.store.deliveries.settle(80))
             await broker.publish([event(n, 60 if n % 2 else 600) for n in range(10)])
             await until(broker.caught_up)
             mailboxes = [broker.mailbox(name) for name in ("ann", "bob")]
@@ -95,14 +95,14 @@ def test_deliveries_that_nobody_asks_for_are_removed(tmp_path: Path, later, monk
             later(100)
             await until(lambda: [m.pending for m in mailboxes] == [25, 25])
             assert [m.expired for m in mailboxes] == [25, 25]
-            assert broker.store.unacknowledged() == 50
+            assert broker.store.deliveries.unacknowledged() == 50
             later(1000)
             await until(lambda: [m.pending for m in mailboxes] == [20, 20])
             await broker.publish([event(1, 60)])  # after a time without any
             later(2000)
             await until(lambda: [m.expired for m in mailboxes] == [31, 31])
             assert [m.pending for m in mailboxes] == [20, 20]
-            assert broker.store.unacknowledged() == 40
+            assert broker.store.deliveries.unacknowledged() == 40
 
     asyncio.run(scenario())
 
@@ -140,12 +140,12 @@ def test_what_is_recorded_late_or_replayed_expires_too(tmp_path: Path, later, mo
             await broker.publish([event(1, 60)])
             await until(broker.caught_up)
             await broker.subscribe("bob", EVERYTHING)
-            await broker.writer.submit(lambda: broker.store.acknowledge([(ann.subscriber.number, 4, 3)]))
+            await broker.writer.submit(lambda: broker.store.deliveries.acknowledge([(ann.subscriber.number, 4, 3)]))
             await search()
             assert await admin.replay(broker, "bob", 3) == 1
             later(300)
             await until(lambda: broker.mailbox("bob").expired == 1)
-            assert broker.store.unacknowledged() == 1
+            assert broker.store.deliveries.unacknowledged() == 1
 
     asyncio.run(scenario())
 
@@ -183,10 +183,10 @@ def test_replays_leave_out_what_has_expired(tmp_path: Path, later) -> None:  # t
             await broker.publish([event(1, 60), event(2)])
             await until(lambda: len(ann.got) == 2 and broker.caught_up())
             broker.tracker.refuse(ann.mailbox, [1, 2])
-            await until(lambda: broker.store.dead.rows() == 2)
+            await until(lambda: broker.store.letters.table.rows() == 2)
             later(100)
             assert await admin.replay_dead_letters(broker, [1, 2]) == 1  # the other one stays a dead letter
-            assert broker.store.dead.rows() == 1
+            assert broker.store.letters.table.rows() == 1
             await until(lambda: len(ann.got) == 3)
             broker.tracker.acknowledge(ann.mailbox, [2])
             await until(lambda: not ann.mailbox.pending)
@@ -208,18 +208,18 @@ def test_a_revived_dead_letter_keeps_its_event(tmp_path: Path) -> None:
             await broker.publish([event(1, 600), event(2)])
             await until(lambda: len(ann.got) == 2 and broker.caught_up())
             broker.tracker.refuse(ann.mailbox, [1, 2])
-            await until(lambda: broker.store.dead.rows() == 2)
+            await until(lambda: broker.store.letters.table.rows() == 2)
             await ann.leave()
             assert await admin.replay_dead_letters(broker, [1, 2]) == 2
             await broker.writer.submit(broker._retain)
-            assert (broker.store.events.first(), broker.store.kept.rows()) == (3, 2)
-            late, _, _ = broker.store.expired((-1, 0, 0), 100, time.time_ns() // 1000)
+            assert (broker.store.events.table.first(), broker.store.events.kept.rows()) == (3, 2)
+            late, _, _ = broker.store.deliveries.expired((-1, 0, 0), 100, time.time_ns() // 1000)
             assert late == []
             ann = await Listener(broker).attach("ann")
             await until(lambda: len(ann.got) == 2 and not ann.mailbox.pending)
             assert [(d["seq"], d["time"] > 0) for d in ann.got] == [(1, True), (2, True)]
             await ann.leave()
-            assert broker.store.kept.rows() == 0
+            assert broker.store.events.kept.rows() == 0
 
     asyncio.run(scenario())
 
@@ -241,7 +241,7 @@ def test_what_has_expired_is_neither_a_dead_letter_nor_dropped(
             later(100)
             await broker.publish([event(n) for n in range(5)])  # 13 pending, 7 without those that have expired
             await until(lambda: broker.caught_up() and ann.pending == 7)
-            assert (ann.expired, getattr(ann, counter), broker.store.dead.rows()) == (6, 0, 0)
+            assert (ann.expired, getattr(ann, counter), broker.store.letters.table.rows()) == (6, 0, 0)
             await broker.publish([event(n) for n in range(5)])
             await until(lambda: broker.caught_up() and ann.pending == 10)
             assert (ann.expired, getattr(ann, counter)) == (6, 2)

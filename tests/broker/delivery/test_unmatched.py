@@ -57,7 +57,7 @@ def test_the_unmatched_wait_on_the_disk_fail_and_are_replayed(tmp_path: Path) ->
             assert [(d["seq"], d["subscriptions"]) for d in lost.got] == [(1, []), (3, [])]
             broker.tracker.refuse(lost.mailbox, [3])
             broker.tracker.acknowledge(lost.mailbox, [1])
-            await until(lambda: broker.store.dead.rows() == 1 and lost.mailbox.pending == 0)
+            await until(lambda: broker.store.letters.table.rows() == 1 and lost.mailbox.pending == 0)
             _, (raw,) = admin.dead_letters(broker, broker.directory.caller(""), None, "lost", 10)
             letter = msgspec.json.decode(raw)
             assert (letter["seq"], letter["subscriptions"]) == (3, [])

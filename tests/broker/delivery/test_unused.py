@@ -43,7 +43,7 @@ def names(broker: Broker) -> set[str]:
 
 
 def stored_use(broker: Broker, name: str) -> float:
-    ((settings,),) = broker.store.read("SELECT settings FROM subscribers WHERE name = ?", (name,))
+    ((settings,),) = broker.store.reader.read("SELECT settings FROM subscribers WHERE name = ?", (name,))
     return read_record(settings).used
 
 
@@ -67,7 +67,7 @@ def test_what_nobody_uses_is_removed(tmp_path: Path, later: Move, caplog: pytest
             assert names(broker) == {"changed", "connected", "hooked", "kept"}
             assert broker.describe()["expired_subscribers"] == 1
             assert b"hitbox_expired_subscribers_total 1.0" in exposition(broker, lambda _: True, True)
-            await until(lambda: broker.store.unacknowledged() == 0)  # the store follows
+            await until(lambda: broker.store.deliveries.unacknowledged() == 0)  # the store follows
             assert "gone/s" not in broker.registry.index
             await listener.leave()
             later(2 * WEEK + 30)

@@ -235,7 +235,7 @@ def test_a_target_does_not_choose_how_long_the_reason_is(tmp_path: Path, caplog:
             await broker.put_webhook("ann", WebhookSettings(there.url()))
             await publish(broker, 3)
             await until(lambda: broker.statistics.counts["dead"] == 3)
-            reasons = [reason for (reason,) in broker.store.read("SELECT reason FROM dead")]
+            reasons = [reason for (reason,) in broker.store.reader.read("SELECT reason FROM dead")]
             assert len(reasons) == 3
             assert all(one.startswith("webhook: no valid answer: illegal status line") for one in reasons)
             assert max(len(text) for text in (*reasons, shown(broker)["problem"], caplog.text)) < 500

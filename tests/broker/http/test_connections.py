@@ -98,7 +98,7 @@ def test_who_does_not_send_is_closed(tmp_path: Path, start: bytes, drop: bytes, 
             assert answer.partition(b"\r\n")[0].split(b" ")[1:2] == ([status] if status else [])
             if start.startswith(GET + b"GET"):
                 assert answer.count(b"HTTP/1.1 408") == 1
-            assert broker.store.events.rows() == 0
+            assert broker.store.events.table.rows() == 0
             async with httpx.AsyncClient(base_url=url) as http:  # an honest one is served, also slowly
                 assert (await http.get("/readyz")).status_code == 200
                 await asyncio.sleep(0.5)
@@ -306,7 +306,7 @@ def test_a_body_of_two_lengths_is_refused(tmp_path: Path, order: int) -> None:
             answer = await drip(url, start + b"".join(lengths[::order]) + b"\r\n" + chunked + GET, b"")
             assert answer.startswith(b"HTTP/1.1 400")
             assert answer.count(b"HTTP/1.1") == 1
-            assert broker.store.events.rows() == 0
+            assert broker.store.events.table.rows() == 0
 
     run(scenario())
 
@@ -465,7 +465,7 @@ def test_a_bad_predicate_makes_no_subscriber(tmp_path: Path) -> None:
                 await client.subscriber("ann", subscriptions=good, visibility_seconds=0.0).__aenter__()
             assert (await http.get("/v1/subscribers")).json()["count"] == 0
             assert (
-                broker.store.subscribers.rows()
+                broker.store.subscribers.table.rows()
                 == len(broker.registry.index)
                 == len(broker.registry.ephemeral_index)
                 == 0

@@ -188,7 +188,7 @@ def test_no_request_calls_sqlite_on_the_loop(tmp_path: Path, calls: Calls) -> No
             assert calls.elsewhere > 100
             assert not calls.here, calls.here[0]
             with calls.watched():
-                assert broker.store.read("SELECT 1") == [(1,)]
+                assert broker.store.reader.read("SELECT 1") == [(1,)]
             assert calls.here  # it would have been noticed
 
     run(scenario())
@@ -202,7 +202,7 @@ def test_neither_do_a_start_after_a_crash_and_a_change_that_fails(
             await broker.subscribe("ann", [sub("s", "qty > 0")])
         store = Store(tmp_path)
         with store.transaction():
-            store.append([b'{"event":{"qty":1}}'] * 300, 1)
+            store.events.append([b'{"event":{"qty":1}}'] * 300, 1)
         store.close()
         async with running(tmp_path, keep_seconds=1e9) as broker:
             with calls.watched():
@@ -213,7 +213,7 @@ def test_neither_do_a_start_after_a_crash_and_a_change_that_fails(
                 def full(*_: Any) -> Any:
                     raise StoreFull("the disk is full")
 
-                monkeypatch.setattr(broker.store, "change", full)
+                monkeypatch.setattr(broker.store.subscribers, "change", full)
                 for name in ("ann", "eve"):
                     with pytest.raises(StoreFull):
                         await broker.subscribe(name, [sub("other", "qty > 5")])
@@ -235,15 +235,15 @@ def test_events_that_could_not_be_matched_are_known_without_the_store(
                 for name in ("match", "levels"):
                     broken.setattr(broker.registry, name, lambda *_: 1 / 0)
                 await broker.publish([item(qty=1)])
-                await until(lambda: broker.store.failed() == [1])
+                await until(lambda: broker.store.events.failed() == [1])
             with monkeypatch.context() as away:
-                away.setattr(broker.store, "read", lambda *_: 1 / 0)
+                away.setattr(broker.store.reader, "read", lambda *_: 1 / 0)
                 assert list(broker.problems()) == ["event 1 could not be matched; tried again at the next start"]
                 assert broker.health()[0]["status"] == "degraded"
         async with running(tmp_path) as broker:
             await until(broker.caught_up)
             assert not list(broker.problems())
-            assert not broker.store.failed()
+            assert not broker.store.events.failed()
 
     run(scenario())
 
@@ -315,7 +315,7 @@ def test_nobody_waits_for_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPat
                     assert (await http.get(path)).status_code == 200
                 await broker.subscribe("ann", [sub("t", "qty > 1")])
                 await client.publish({"qty": 1})
-                assert broker.store.read("SELECT 1") == [(1,)]
+                assert broker.store.reader.read("SELECT 1") == [(1,)]
                 assert not searching.done()
             finally:
                 go_on.set()
@@ -332,6 +332,6 @@ def test_a_search_ends_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             monkeypatch.setattr(search, "SEARCH_SECONDS", 0.0)
             with pytest.raises(Overloaded, match="the search was ended after 0 seconds: name a subscriber"):
                 await client.request("GET", "/v1/subscriptions", q="nothing like this")
-            assert broker.store.read("SELECT 1") == [(1,)]
+            assert broker.store.reader.read("SELECT 1") == [(1,)]
 
     run(scenario())

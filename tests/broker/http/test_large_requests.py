@@ -62,7 +62,7 @@ def test_an_event_that_is_too_large_is_refused_before_it_is_decoded(tmp_path: Pa
                 found = await http.post("/v1/events", content=body, headers=headers)
                 assert found.status_code == 413, (headers, found.text)
                 assert "the most is 262144" in found.json()["error"]["message"]
-            assert broker.store.events.next() == 1
+            assert broker.store.events.table.next() == 1
 
     run(scenario())
 
@@ -132,7 +132,7 @@ def test_a_payload_is_delivered_in_one_line_and_without_needless_escapes(tmp_pat
             empty = b'{"event": {"qty": 2}, "payload": null}'
             assert (await http.post("/v1/events", content=empty, headers=JSON)).status_code == 201
             assert (await anext(aiter(ann))).payload == {"a": "a", "b": [1]}
-            stored = [body for *_, body in broker.store.events_from(1, 9)]
+            stored = [body for *_, body in broker.store.events.from_number(1, 9)]
             assert stored == [b'{"event":{"qty":1},"payload":{"a":"a","b":[1]}}', b'{"event":{"qty":2}}']
 
     run(scenario())

@@ -94,7 +94,7 @@ def test_stored_events_are_read_beside_the_loop(tmp_path: Path, monkeypatch: pyt
         async with filled(tmp_path) as (broker, url), httpx.AsyncClient(base_url=url) as http:
             beside: list[bool] = []
             rows: list[int] = []
-            read = broker.store.read
+            read = broker.store.reader.read
 
             def watched(query: str, values: Any = ()) -> Any:
                 found = read(query, values)
@@ -103,7 +103,7 @@ def test_stored_events_are_read_beside_the_loop(tmp_path: Path, monkeypatch: pyt
                     rows.append(len(found))
                 return found
 
-            monkeypatch.setattr(broker.store, "read", watched)
+            monkeypatch.setattr(broker.store.reader, "read", watched)
             for path in ("events", "dead", "delayed", "unseen"):
                 assert (await http.get(f"/v1/{path}")).status_code == 200
             numbers = {"numbers": list(range(1, COUNT + 1))}

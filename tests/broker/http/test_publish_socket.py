@@ -88,7 +88,7 @@ def test_items_of_the_wrong_kind_refuse_their_own_request_only(tmp_path: Path) -
                 found = await asyncio.gather(*calls, return_exceptions=True)
                 assert [type(one) for one in found[:2]] == [BadRequest] * 2
                 assert sorted(found[2:]) == list(range(2, 22))  # type: ignore[type-var]
-            assert broker.store.events.next() == 22
+            assert broker.store.events.table.next() == 22
 
     run(scenario())
 
@@ -127,7 +127,7 @@ def test_a_publisher_that_leaves(tmp_path: Path) -> None:
             await until(lambda: broker.waiting.events == 0 and ann.mailbox.pending == 0)
             await asyncio.sleep(0.2)
             assert broker.waiting.events == 0
-            count = broker.store.events.next() - 1
+            count = broker.store.events.table.next() - 1
             assert count == broker.statistics.counts["published"] < 100_000
             assert ann.seqs() == list(range(1, count + 1))
             assert [d["event"]["qty"] for d in ann.got] == list(range(count))
@@ -147,7 +147,7 @@ def test_overload_refuses_some_and_nothing_hangs(tmp_path: Path) -> None:
             assert all(a["status"] == 429 and a["error"]["retry_after"] > 0 for a in refused)
             done = [a["first"] for a in answers if a["type"] == "done"]
             assert done == list(range(1, len(done) + 1))
-            assert broker.store.events.next() - 1 == len(done)
+            assert broker.store.events.table.next() - 1 == len(done)
 
     run(scenario())
 

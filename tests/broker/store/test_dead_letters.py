@@ -48,7 +48,7 @@ def test_only_subscribers_of_the_same_owner_are_looked_at(tmp_path: Path) -> Non
     letters: dict[int, int] = dict.fromkeys(owners, 0)
     with store.transaction():
         for subscriber in owners:
-            store.put_subscriber(subscriber, f"s{subscriber}", b"{}")
+            store.subscribers.put(subscriber, f"s{subscriber}", b"{}")
     for _ in range(400):
         before = dict(owners), dict(letters)
         store.begin()
@@ -56,7 +56,7 @@ def test_only_subscribers_of_the_same_owner_are_looked_at(tmp_path: Path) -> Non
             subscriber = rng.randrange(1, SUBSCRIBERS + 1)
             if rng.random() < 0.2:
                 owners[subscriber] = rng.choice(["ann", "bob", "eve"])
-                store.put_subscriber(subscriber, f"s{subscriber}", b"{}", owners[subscriber])
+                store.subscribers.put(subscriber, f"s{subscriber}", b"{}", owners[subscriber])
                 continue
             number += 1
             store.letters.add([(number, subscriber, 4, number, "s", 1, "why", 0, None)])
@@ -80,9 +80,9 @@ def test_only_subscribers_of_the_same_owner_are_looked_at(tmp_path: Path) -> Non
 def test_a_letter_costs_the_same_however_many_belong_to_others(tmp_path: Path) -> None:
     store, asked = Store(tmp_path), list[int]()
     with store.transaction():
-        store.put_subscriber(1, "mine", b"{}", "ann")
+        store.subscribers.put(1, "mine", b"{}", "ann")
         for subscriber in range(2, 300):
-            store.put_subscriber(subscriber, f"s{subscriber}", b"{}", "bob" if subscriber % 2 else "")
+            store.subscribers.put(subscriber, f"s{subscriber}", b"{}", "bob" if subscriber % 2 else "")
         store.letters.add([(n, n, 4, n, "s", 1, "why", 0, None) for n in range(1, 300)])
     store.begin()
     store.letters.limit(1, 100, 1)

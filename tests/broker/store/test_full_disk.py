@@ -21,8 +21,10 @@ from hitbox.broker.broker import RECORDS_AHEAD, Broker
 from hitbox.broker.delivery.dispatcher import BATCH
 from hitbox.broker.events.published_event import PublishedEvent
 from hitbox.broker.settings import Options
+from hitbox.broker.store.deliveries import StoredDeliveries
 from hitbox.broker.store.group_commit import Job, Writer
 from hitbox.broker.store.store import Store
+from hitbox.broker.store.subscribers import StoredSubscribers
 from hitbox.protocol.errors import StoreFull
 from simulator.disk import Faults, SimulatedDisk
 from support.broker_kit import Listener, item, publish_until_full, running, sub, until
@@ -79,14 +81,14 @@ def test_a_full_filesystem(small_disk: Path) -> None:
             await broker.subscribe("bob", [], ["t"], strict=True)
             assert not broker.registry.problems
             await broker.remove_subscriber("bob")
-            assert broker.store.unacknowledged() == 0
+            assert broker.store.deliveries.unacknowledged() == 0
             subprocess.run(["mount", "-o", "remount,size=24m", str(small_disk)], check=True)
             await until(lambda: not broker.writer.full)
             assert await broker.publish([item(qty=1)]) == last + 1
             await until(lambda: ann.seqs()[-1] == last + 1)
             assert broker.health()[0]["status"] == "ok"
         async with running(data) as broker:  # every check of the store passes
-            assert broker.store.events.next() == last + 2
+            assert broker.store.events.table.next() == last + 2
 
     asyncio.run(scenario())
 
@@ -130,7 +132,7 @@ def test_a_full_filesystem_accepts_again_when_everything_is_acknowledged(small_d
         for n in range(1, 11):
             await until(lambda: not broker.writer.full, 30)
             assert await broker.publish([item(qty=1)]) == last + n
-        assert broker.store.trimmed > 0
+        assert broker.store.events.total("trimmed") > 0
 
     asyncio.run(scenario())
 
@@ -150,7 +152,7 @@ def test_a_commit_that_could_not_be_copied_into_the_database_is_refused(small_di
             assert ann.seqs() == list(range(1, last + 1))
             await until(lambda: not broker.writer.full, 60)
             assert await broker.publish(batch[:10]) == last + 1
-            assert broker.store.maintenance_errors == {}
+            assert broker.store.space.maintenance_errors == {}
         Store(small_disk / "data").close()
 
     asyncio.run(scenario())
@@ -167,11 +169,11 @@ def test_acknowledgements_make_room_for_deliveries_that_find_none(tmp_path: Path
             await broker.subscribe("ann", [sub("s" * 100, "qty = 1"), sub("t" * 100, "qty > 0 AND qty < 2")])
             for _ in range(20):
                 await broker.publish([item(qty=1)] * 200)
-            await until(lambda: broker.store.deliveries.rows() == 4_000)
+            await until(lambda: broker.store.deliveries.table.rows() == 4_000)
             ann = await Listener(broker, auto=False).attach("ann", window=1_000)
             await until(lambda: len(ann.got) == 1_000)
-            used = await broker.writer.submit(broker.store.used_bytes)
-            await broker.writer.submit(lambda: broker.store.set_max_bytes(used + 100_000))
+            used = await broker.writer.submit(broker.store.space.used_bytes)
+            await broker.writer.submit(lambda: broker.store.space.set_max_bytes(used + 100_000))
             await broker.publish([item(qty=2)] * 256)
             await until(lambda: broker.writer.full)
             await asyncio.sleep(0.5)
@@ -206,8 +208,8 @@ def test_failed_tries_that_find_no_room_still_count(tmp_path: Path) -> None:
             await until(lambda: len(ann.got) == 2)
             broker.tracker.refuse(ann.mailbox, [1])
             await until(lambda: len(ann.got) == 3)
-            used = await broker.writer.submit(broker.store.used_bytes)
-            await broker.writer.submit(lambda: broker.store.set_max_bytes(used + 100_000))
+            used = await broker.writer.submit(broker.store.space.used_bytes)
+            await broker.writer.submit(lambda: broker.store.space.set_max_bytes(used + 100_000))
             await broker.publish([item(qty=2)] * 256)
             await until(lambda: broker.writer.full)
             broker.tracker.refuse(ann.mailbox, [1, 2])  # a dead letter, and a second try: neither finds room
@@ -218,8 +220,8 @@ def test_failed_tries_that_find_no_room_still_count(tmp_path: Path) -> None:
             assert [(d["seq"], d["attempt"]) for d in again.got] == [(2, 2)]
             assert broker.writer.full
             broker.tracker.acknowledge(again.mailbox, [2])
-            await broker.writer.submit(lambda: broker.store.set_max_bytes(None), mandatory=True, frees_space=True)
-            await until(lambda: broker.store.dead.rows() == 1)
+            await broker.writer.submit(lambda: broker.store.space.set_max_bytes(None), mandatory=True, frees_space=True)
+            await until(lambda: broker.store.letters.table.rows() == 1)
             await until(lambda: again.mailbox.pending == 0)
             assert (again.mailbox.unstored_tries, again.mailbox.unstored_dead) == ({}, set())
 
@@ -310,8 +312,8 @@ def test_a_start_waits_for_no_room(tmp_path: Path) -> None:
             for name in ("ann", "bob"):
                 await broker.subscribe(name, [sub("s", "qty > 0")])
         with contextlib.closing(Store(tmp_path)) as store, store.transaction():
-            store.append([b'{"event":{"qty":1}}'] * count, 0)
-            store.append([b'{"event":{"unknown":1}}'], 0)
+            store.events.append([b'{"event":{"qty":1}}'] * count, 0)
+            store.events.append([b'{"event":{"unknown":1}}'], 0)
         broker = Broker(tmp_path, writer=NoRoom)
         await asyncio.wait_for(broker.start(), 30)
         await until(lambda: broker.health()[1] == 507)
@@ -325,7 +327,7 @@ def test_a_start_waits_for_no_room(tmp_path: Path) -> None:
         assert (sorted(ann.seqs()), ann.got[0]["subscriptions"]) == (list(range(1, count + 1)), ["s"])
         assert await broker.publish([item(qty=1)]) == count + 2
         await until(lambda: ann.seqs()[-1] == count + 2)
-        assert broker.store.failed() == [count + 1]
+        assert broker.store.events.failed() == [count + 1]
         assert broker.describe()["waiting"] == 0
         await broker.stop()
         Store(tmp_path).close()
@@ -361,7 +363,7 @@ def test_a_limit_of_the_file_size(tmp_path: Path) -> None:
     last = int(done.stdout.split()[0])
     assert "'status': 'full'" in done.stdout
     store = Store(tmp_path / "data")
-    assert store.events.rows() == last + 1
+    assert store.events.table.rows() == last + 1
     store.close()
 
 
@@ -419,15 +421,15 @@ def test_a_fault_at_every_step_of_a_commit(kind: str, tmp_path: Path) -> None:
         faults = OneFault(kind, 0)
         disk = SimulatedDisk(faults, 2**22, lambda: None)
         store = Store(tmp_path, disk=disk)
-        store._next_checkpoint = 30_000  # so that some of the steps are those of a checkpoint
+        store.space.next_checkpoint = 30_000  # so that some of the steps are those of a checkpoint
         committed: list[int] = []
         met = True
         for turn in range(4):
             faults.at = at if turn == 2 else 0
             try:
                 store.begin()
-                first = store.append([b'{"event":{}}' + b" " * 1500] * 8, turn)
-                store.put_meta("matched", first)
+                first = store.events.append([b'{"event":{}}' + b" " * 1500] * 8, turn)
+                store.meta.put("matched", first)
                 store.commit()
             except (apsw.Error, OSError):
                 failed += 1
@@ -440,11 +442,11 @@ def test_a_fault_at_every_step_of_a_commit(kind: str, tmp_path: Path) -> None:
                 break
         after = disk.reboot(lambda: None, power_cut=bool(disk.dead and at % 2))
         again = Store(tmp_path, disk=after)
-        found = [row[0] for row in again.events.scan()]
+        found = [row[0] for row in again.events.table.scan()]
         # what was confirmed is there; of the one that a crash cut short, the whole or nothing
         whole = [*committed, *range(len(committed) + 1, len(committed) + 9)]
         assert found in ([committed, whole] if disk.dead else [committed])
-        assert again.get_meta("matched") == found[-1] - 7
+        assert again.meta.get("matched") == found[-1] - 7
         for one in (again, store):
             one.close()
         after.close()
@@ -485,16 +487,16 @@ def test_resuming_is_refused_if_not_even_the_reserve_suffices(tmp_path: Path, mo
         async with running(tmp_path) as broker:
             await broker.subscribe("ann", [sub("s", "qty >= 0")])
             await broker.pause("ann", True)
-            put = Store.put_subscriber
+            put = StoredSubscribers.put
 
             def no_room(*_: Any) -> None:
                 raise apsw.FullError("no room")
 
-            monkeypatch.setattr(Store, "put_subscriber", no_room)
+            monkeypatch.setattr(StoredSubscribers, "put", no_room)
             with pytest.raises(StoreFull, match="nothing was changed"):
                 await broker.pause("ann", False)
             assert broker.subscriber("ann").paused
-            monkeypatch.setattr(Store, "put_subscriber", put)
+            monkeypatch.setattr(StoredSubscribers, "put", put)
             await until(lambda: not broker.writer.full)
             await broker.publish([item(qty=1)])
             await broker.pause("ann", False)
@@ -508,14 +510,14 @@ def test_what_is_acknowledged_does_not_come_again_while_that_finds_no_room(
 ) -> None:
     """Reading the next deliveries goes ahead of acknowledgements that do not fit on the disk."""
     monkeypatch.setattr("hitbox.broker.delivery.delivery.FETCH_ROWS", 10)
-    acknowledge, fits = Store.acknowledge, True
+    acknowledge, fits = StoredDeliveries.acknowledge, True
 
-    def acknowledge_if_it_fits(self: Store, keys: Any) -> Any:
+    def acknowledge_if_it_fits(self: StoredDeliveries, keys: Any) -> Any:
         if not fits:
             raise apsw.FullError("no room")
         return acknowledge(self, keys)
 
-    monkeypatch.setattr(Store, "acknowledge", acknowledge_if_it_fits)
+    monkeypatch.setattr(StoredDeliveries, "acknowledge", acknowledge_if_it_fits)
 
     async def scenario() -> None:
         nonlocal fits
@@ -565,18 +567,18 @@ def test_what_is_committed_can_be_copied_into_the_database(tmp_path: Path, chang
         disk = SimulatedDisk(Faults(random.Random(0)), 2**22, lambda: None)
         store = Store(tmp_path, disk=disk)
         with store.transaction():
-            store.append([b"x" * 1500] * 500, 1)
-        store._shrink()
-        store.release(all=True)
+            store.events.append([b"x" * 1500] * 500, 1)
+        store.space._shrink()
+        store.space.release(all=True)
         disk.capacity = disk.used() + free
 
         def change(store: Store = store) -> None:
             store.db.execute("UPDATE events SET time = 2 WHERE seq <= ?", (changed,))
-            store.append([b"x" * 1500] * 40, 1)
+            store.events.append([b"x" * 1500] * 40, 1)
 
         refused += not try_commit(store, change)
-        store.release(all=True)
-        assert store.maintenance_errors == {}, free
+        store.space.release(all=True)
+        assert store.space.maintenance_errors == {}, free
         store.close()
         disk.close()
     assert 0 < refused < 58
@@ -589,21 +591,22 @@ def test_a_full_disk_has_room_again_however_little_was_left(tmp_path: Path) -> N
         disk = SimulatedDisk(Faults(random.Random(0)), 2**22, lambda: None)
         store = Store(tmp_path, disk=disk)
         with store.transaction():
-            first = store.append([b"x" * 6_000] * 200, 1)
-            store.put_meta("matched", first + 199)
+            first = store.events.append([b"x" * 6_000] * 200, 1)
+            store.meta.put("matched", first + 199)
         with store.transaction():
-            store.trim(0, 0, batch=100)  # what is free in the database is not free on the disk
-        store.release(all=True)
+            store.retention.trim(0, 0, batch=100)  # what is free in the database is not free on the disk
+        store.space.release(all=True)
         disk.capacity = disk.used() + free
-        writer = IdleWriter(store, asyncio.new_event_loop(), partial(store.trim, 2, 2**40))
+        writer = IdleWriter(store, asyncio.new_event_loop(), partial(store.retention.trim, 2, 2**40))
         writer.full = True
         for _ in range(200):
             writer._recover(waiting=False)
-            if not (writer.full or store.events.rows()):
+            if not (writer.full or store.events.table.rows()):
                 break
             writer.full = True
         else:
-            pytest.fail(f"with {free} bytes free it stays full: {store.sizes()}, {store.events.rows()} events")
+            events = store.events.table.rows()
+            pytest.fail(f"with {free} bytes free it stays full: {store.space.sizes()}, {events} events")
         store.close()
         disk.close()
 
@@ -627,13 +630,13 @@ def test_a_new_store_needs_room_for_itself_only(tmp_path: Path) -> None:
             assert free < 300_000
         else:
             full += not store.has_room
-            assert store.has_room == (disk.size(store.folder / "reserve") == store.reserve.bytes)  # type: ignore[union-attr]
+            assert store.has_room == (disk.size(store.folder / "reserve") == store.space.reserve.bytes)  # type: ignore[union-attr]
             store.close()
         disk.capacity = 2**26
         store = Store(tmp_path, disk=disk)
         assert store.has_room
         with store.transaction():
-            store.append([b'{"event":{}}'] * 1000, 1)
+            store.events.append([b'{"event":{}}'] * 1000, 1)
         store.close()
         disk.close()
     assert 0 < refused < 4

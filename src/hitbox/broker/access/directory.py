@@ -134,7 +134,7 @@ class Directory:
             settings = self._read(f"token {id}", raw, TokenSettings)
             if settings is not None:
                 self.tokens[id] = Token(id, principal, hash, settings)
-        self.protected = bool(self.principals) or bool(store.get_meta("protected", False))
+        self.protected = bool(self.principals) or bool(store.meta.get("protected", False))
         self.usage = Usage(store)
         self._watched: set[Watched] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -509,19 +509,19 @@ def _add(store: Store, token: Token, first: bool) -> None:
     store.tokens.put([_row(token)])
     if first:
         _put(store, token.principal, EVERYTHING, True)
-        store.put_meta("protected", True)
+        store.meta.put("protected", True)
 
 
 def _put(store: Store, principal: str, given: Principal, new: bool) -> None:
     store.principals.put([(principal, msgspec.json.encode(given))])
     if new:
-        store.put_meta(SINCE + principal, store.events.next())
+        store.meta.put(SINCE + principal, store.events.table.next())
 
 
 def _remove(store: Store, principal: str, tokens: list[str]) -> None:
     store.tokens.delete((id,) for id in tokens)
     store.principals.delete([(principal,)])
-    store.meta.delete([(PREFIX + principal,), (SINCE + principal,)])
+    store.meta.table.delete([(PREFIX + principal,), (SINCE + principal,)])
 
 
 def publishers(store: Store) -> dict[str, int]:
@@ -530,7 +530,7 @@ def publishers(store: Store) -> dict[str, int]:
     names = [name for name, *_ in store.principals.scan()]
     return {
         LOCAL: 0,
-        **{name: found if isinstance(found := store.get_meta(SINCE + name, 0), int) else 0 for name in names},
+        **{name: found if isinstance(found := store.meta.get(SINCE + name, 0), int) else 0 for name in names},
     }
 
 

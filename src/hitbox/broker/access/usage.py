@@ -32,7 +32,7 @@ class Charge(NamedTuple):
 class Usage:
     def __init__(self, store: Store):
         self._of: dict[str, tuple[int, int]] = {}  # (day, bytes)
-        for key, value, _ in store.meta.scan("key >= ? AND key < ?", (PREFIX, PREFIX[:-1] + "0")):
+        for key, value, _ in store.meta.table.scan("key >= ? AND key < ?", (PREFIX, PREFIX[:-1] + "0")):
             self._of[key.removeprefix(PREFIX)] = _read(value)
 
     def today(self, principal: str) -> int:
@@ -68,8 +68,8 @@ class Usage:
 def store_charges(store: Store, charges: Iterable[Charge]) -> None:
     """In the transaction that stores the events."""
     for principal, day, size in charges:
-        known, used = _read(msgspec.json.encode(store.get_meta(PREFIX + principal)))
-        store.put_meta(PREFIX + principal, [day, (used if known == day else 0) + size])
+        known, used = _read(msgspec.json.encode(store.meta.get(PREFIX + principal)))
+        store.meta.put(PREFIX + principal, [day, (used if known == day else 0) + size])
 
 
 def _today() -> int:

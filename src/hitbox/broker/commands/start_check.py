@@ -18,7 +18,8 @@ from hitbox.broker.http import connections
 from hitbox.broker.http.auth import check_open_address, check_origin, is_loopback
 from hitbox.broker.http.tls import Tls
 from hitbox.broker.settings import Settings
-from hitbox.broker.store.store import check_format, meta_fault
+from hitbox.broker.store.store import check_format
+from hitbox.broker.store.tables import meta_fault
 from hitbox.broker.upkeep.data_folder import check_folder, has_store
 from hitbox.console.table_files import read_schema
 from hitbox.encoding.schema import Schema

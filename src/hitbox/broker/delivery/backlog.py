@@ -17,7 +17,7 @@ from itertools import islice
 
 from hitbox.broker.delivery.delivery import DeliveryTracker
 from hitbox.broker.delivery.mailbox import Mailbox
-from hitbox.broker.store.store import ROW_BYTES
+from hitbox.broker.store.retention import ROW_BYTES
 from hitbox.errors import counted
 
 SURVEYED = 500
@@ -44,7 +44,7 @@ class Backlog:
         some, self._left = self._left[:SURVEYED], self._left[SURVEYED:]
         if some:
             store = self._tracker.store
-            self._step = self._tracker.writer.submit(lambda: store.oldest_pending(some), mandatory=True)
+            self._step = self._tracker.writer.submit(lambda: store.retention.oldest_pending(some), mandatory=True)
             self._step.add_done_callback(lambda done: self._found(some, done))
 
     def _found(self, asked: list[int], done: asyncio.Future[dict[int, tuple[int, int]]]) -> None:
@@ -60,22 +60,22 @@ class Backlog:
         s, store = self._tracker.settings, self._tracker.store
         of_owner: dict[str, list[Mailbox]] = {}
         for number, mailbox in self._busy.items():
-            mailbox.pending_bytes = store.pending_bytes.get(number, 0)
+            mailbox.pending_bytes = store.deliveries.bytes.committed.get(number, 0)
             mailbox.most_bytes = s.max_pending_bytes
             of_owner.setdefault(mailbox.subscriber.owner, []).append(mailbox)
         for owner, mailboxes in of_owner.items():
             if owner:
                 _reduce(mailboxes, _bytes_of(mailboxes) - s.max_principal_pending_bytes)
-        busy = self._busy.values() if store.kept.rows() else ()
+        busy = self._busy.values() if store.events.kept.rows() else ()
         self._pinning = list(islice(filter(self._pins, busy), NAMED))
-        kept = store.kept_bytes + store.deliveries.rows() * ROW_BYTES
+        kept = store.events.total("kept") + store.deliveries.table.rows() * ROW_BYTES
         if s.max_store_bytes is not None and kept > s.max_store_bytes // 4 and of_owner.keys() != {""}:
             pinning = [[one for one in mailboxes if self._pins(one)] for mailboxes in of_owner.values()]
             _reduce(max(pinning, key=_bytes_of), kept - s.max_store_bytes // 4)
 
     def _pins(self, one: Mailbox) -> bool:
         """Whether something is pending that retention has passed."""
-        return one.pending > 0 and one.oldest is not None and one.oldest[0] < self._tracker.store.events.first()
+        return one.pending > 0 and one.oldest is not None and one.oldest[0] < self._tracker.store.events.table.first()
 
     def oldest_seconds(self) -> float:
         """The age of the oldest pending event."""

@@ -68,7 +68,7 @@ class DelayedEvents:
     def start(self) -> None:
         """Read what an earlier run accepted."""
         after = 0
-        while rows := self.store.delayed_from(after + 1, ROWS):
+        while rows := self.store.delayed.from_number(after + 1, ROWS):
             self.message_ids.load_delayed((number, principal, body) for number, _, principal, body in rows)
             self._next = min(self._next, *(due for _, due, *_ in rows))
             after = rows[-1][0]
@@ -85,7 +85,7 @@ class DelayedEvents:
         if self._unchanged:
             raise Overloaded("the schema is being changed, and the event is not checked yet; try again", 1)
         most = self.settings.max_delayed
-        waiting = self.store.delayed.rows() + self._arriving.total()
+        waiting = self.store.delayed.table.rows() + self._arriving.total()
         if waiting + count > most:
             raise Overloaded(f"{waiting} delayed events wait already, and {most} are the most (max_delayed)", 60)
         most = self.settings.max_principal_delayed
@@ -99,7 +99,7 @@ class DelayedEvents:
 
     def count_of(self, principal: str) -> int:
         """How many a principal has, with those that are being stored."""
-        return self.store.delayed_of.get(principal, 0) + self._arriving[principal]
+        return self.store.delayed.counts.committed.get(principal, 0) + self._arriving[principal]
 
     def accept(
         self, items: Sequence[PublishedEvent], bodies: Sequence[bytes], principal: str, charge: Charge | None
@@ -123,7 +123,7 @@ class DelayedEvents:
 
     async def cancel(self, numbers: Sequence[int]) -> int:
         """Delete events that are not due yet; returns how many there were."""
-        cancelled = self.writer.submit(partial(self.store.cancel_delayed, numbers), mandatory=True, frees_space=True)
+        cancelled = self.writer.submit(partial(self.store.delayed.cancel, numbers), mandatory=True, frees_space=True)
         gone: list[tuple[str, bytes]] = await cancelled
         for principal, body in gone:
             self.message_ids.cancel(msgspec.json.decode(body, type=PublishedEvent), principal)
@@ -145,7 +145,7 @@ class DelayedEvents:
         """Raise Conflict if one of them does not fit a schema; in a thread."""
         checker, after = Index(schema), 0
         bad: list[str] = []
-        while rows := self.store.delayed_from(after + 1, ROWS):
+        while rows := self.store.delayed.from_number(after + 1, ROWS):
             for number, _, _, body in rows:
                 item = msgspec.json.decode(body, type=PublishedEvent)
                 try:
@@ -178,15 +178,15 @@ class DelayedEvents:
         now = clock.now()
         if self.waiting.too_many(1, 0):
             return
-        due = self._admit(await asyncio.to_thread(self.store.due_delayed, now, ROWS, self.waiting.with_half()))
+        due = self._admit(await asyncio.to_thread(self.store.delayed.due, now, ROWS, self.waiting.with_half()))
         numbers = [number for number, *_ in due]
         if due:
             await self.change_barrier.enter(len(due))
-            moved = self.writer.submit(lambda: self.store.move_delayed(numbers, now))
+            moved = self.writer.submit(lambda: self.store.delayed.move(numbers, now))
             moved.add_done_callback(partial(self._moved, due, now, time.perf_counter_ns()))
             await moved
         self._next = NEVER  # what is stored from here on lowers it again
-        first = await asyncio.to_thread(self.store.first_due)
+        first = await asyncio.to_thread(self.store.delayed.first_due)
         self._next = min(self._next, NEVER if first is None else first)
 
     def _admit(self, due: Sequence[Due]) -> list[Due]:
@@ -222,6 +222,6 @@ class DelayedEvents:
 
 
 def _add(store: Store, rows: Iterable[tuple[int, str, bytes]], charge: Charge | None) -> int:
-    first = store.add_delayed(rows)
+    first = store.delayed.add(rows)
     store_charges(store, [] if charge is None else [charge])
     return first

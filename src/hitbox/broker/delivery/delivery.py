@@ -77,7 +77,7 @@ class DeliveryTracker:
     ):
         self.store, self.writer, self.statistics, self.settings = store, writer, watch, settings
         self.telemetry = telemetry
-        self.recorded: int = store.get_meta("matched", 0)
+        self.recorded: int = store.meta.get("matched", 0)
         self.stored = self.recorded
         self.incarnation = store.incarnation
         self.looks = FairThreads("hitbox-see", 2)
@@ -87,7 +87,7 @@ class DeliveryTracker:
         self._unstored_acks: set[AckGroup] = set()  # on a full disk a fetch may come before them
 
     def record(self, rows: list[Row], matched: int, failed: Sequence[int] = ()) -> asyncio.Future[None]:
-        done = self.writer.submit(lambda: self.store.record(rows, matched, failed), mandatory=True)
+        done = self.writer.submit(lambda: self.store.deliveries.record(rows, matched, failed), mandatory=True)
         done.add_done_callback(partial(self._stored, matched))
         self.recorded = matched
         self._acks.pop(False, None)  # what is acknowledged from now on may belong to these rows: not before them
@@ -156,8 +156,8 @@ class DeliveryTracker:
         number = mailbox.subscriber.number
 
         def remove() -> int:
-            count = sum(self.store.acknowledge((number, *key) for key in keys).values())
-            self.store.add_losses(number, expired=count)
+            count = sum(self.store.deliveries.acknowledge((number, *key) for key in keys).values())
+            self.store.subscribers.add_losses(number, expired=count)
             return count
 
         gone = self.writer.submit(remove, mandatory=True, frees_space=self._are_stored(keys))
@@ -177,7 +177,7 @@ class DeliveryTracker:
         mailbox.gone, mailbox.spilled_to = set(), -1
         try:
             rows, more = await self.writer.submit(
-                lambda: self.store.fetch(number, skip, FETCH_ROWS),
+                lambda: self.store.deliveries.fetch(number, skip, FETCH_ROWS),
                 mandatory=True,
                 frees_space=True,  # when they are acknowledged; so it may come before failed tries are stored
             )
@@ -224,7 +224,7 @@ class DeliveryTracker:
             self._after_next_record.append(partial(self._delete, mailbox, early))
             known = [key for key in known if key[1] <= self.recorded]
         self._delete(mailbox, known)
-        last = self.store.events.next() - 1
+        last = self.store.events.table.next() - 1
         unknown = [seq for seq in others if 0 < seq <= last]
         return self._acknowledge_unknown(mailbox, unknown) if unknown else None
 
@@ -245,7 +245,8 @@ class DeliveryTracker:
             self._acks[stored] = group = AckGroup()
             group.add(mailbox, keys)
             self._unstored_acks.add(group)
-            done = self.writer.submit(lambda: self.store.acknowledge(group.close()), mandatory=True, frees_space=stored)
+            acknowledge = self.store.deliveries.acknowledge
+            done = self.writer.submit(lambda: acknowledge(group.close()), mandatory=True, frees_space=stored)
             done.add_done_callback(partial(self._acknowledged, group))
 
     def _acknowledged(self, group: AckGroup, done: asyncio.Future[dict[int, int]]) -> None:
@@ -262,8 +263,8 @@ class DeliveryTracker:
         asked_for: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def delete(numbers: list[int]) -> int:
-            found = self.store.pending_levels(number, numbers)
-            return sum(self.store.acknowledge((number, level, seq) for level, seq in found).values())
+            found = self.store.deliveries.pending_levels(number, numbers)
+            return sum(self.store.deliveries.acknowledge((number, level, seq) for level, seq in found).values())
 
         def step(numbers: list[int], last: bool) -> None:
             mailbox.unstored_acks.update(numbers)
@@ -333,13 +334,13 @@ class DeliveryTracker:
             if mailbox.unstored_tries.get(key[1]) == tries:  # it has not failed again
                 del mailbox.unstored_tries[key[1]]
 
-        retry = partial(self.store.retry, mailbox.subscriber.number, *key, tries)
+        retry = partial(self.store.deliveries.retry, mailbox.subscriber.number, *key, tries)
         self.writer.submit(retry, mandatory=True).add_done_callback(stored)
 
     def _make_dead_letter(self, mailbox: Mailbox, key: Key, tries: int, reason: str) -> None:
         number, most = mailbox.subscriber.number, self._most_letters()
         made = self.writer.submit(
-            lambda: self.store.add_dead_letters(number, [key], tries, reason, *most), mandatory=True
+            lambda: self.store.deliveries.bury(number, [key], tries, reason, *most), mandatory=True
         )
         made.add_done_callback(lambda _: mailbox.unstored_dead.discard(key[1]))
         self._count_removed(mailbox, made).add_done_callback(
@@ -389,7 +390,7 @@ class DeliveryTracker:
     def _why_too_much(self, mailbox: Mailbox) -> str:
         """Why the oldest deliveries of a subscriber are to go; empty: they may stay."""
         if not mailbox.subscriber.ephemeral:
-            if self.store.pending_bytes.get(mailbox.subscriber.number, 0) > mailbox.most_bytes:
+            if self.store.deliveries.bytes.committed.get(mailbox.subscriber.number, 0) > mailbox.most_bytes:
                 return OVER_BYTES
             if mailbox.oldest_seconds() > self.settings.max_pending_seconds and not clock.in_doubt():
                 return TOO_OLD
@@ -407,10 +408,10 @@ class DeliveryTracker:
 
         def excess() -> int:
             if reason == OVER_BYTES:
-                return self.store.count_beyond(number, bytes_allowed, at_once)
+                return self.store.retention.count_beyond(number, bytes_allowed, at_once)
             if reason == TOO_OLD:
-                return self.store.count_older(number, before, at_once)
-            return self.store.pending_of(number, options.limit + at_once) - options.limit
+                return self.store.retention.count_older(number, before, at_once)
+            return self.store.deliveries.pending_of(number, options.limit + at_once) - options.limit
 
         def remove() -> tuple[list[Key], list[Key]]:
             """Returns those that have expired, and the others that were removed. What counts is the store at the moment
@@ -418,15 +419,15 @@ class DeliveryTracker:
             over = excess()
             if over <= 0:
                 return [], []
-            oldest = self.store.oldest(number, over + FETCH_ROWS)
-            late = self.store.expired_of(oldest, now)
+            oldest = self.store.deliveries.oldest(number, over + FETCH_ROWS)
+            late = self.store.deliveries.expired_of(oldest, now)
             expired = set(late)
             keys = [key for key in oldest if key not in expired][: max(over - len(late), 0)]
             spooled = options.policy != "drop_oldest"
             if spooled:
-                self.store.add_dead_letters(number, keys, 0, reason, *most)
-            self.store.acknowledge((number, *key) for key in (late if spooled else late + keys))
-            self.store.add_losses(number, dropped=0 if spooled else len(keys), expired=len(late))
+                self.store.deliveries.bury(number, keys, 0, reason, *most)
+            self.store.deliveries.acknowledge((number, *key) for key in (late if spooled else late + keys))
+            self.store.subscribers.add_losses(number, dropped=0 if spooled else len(keys), expired=len(late))
             return late, keys
 
         return remove

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from hitbox.broker.clock import clock, time
 from hitbox.broker.delivery.delivery import DeliveryTracker
 from hitbox.broker.delivery.mailbox import Mailbox
-from hitbox.broker.store.store import NEVER
+from hitbox.broker.store.tables import NEVER
 
 ROWS = 1_000
 """Deliveries that one step looks at."""
@@ -41,12 +41,12 @@ class ExpirySearch:
             return
         now = clock.now()
         if self._after is None:
-            nothing = not self._tracker.store.unacknowledged()
+            nothing = not self._tracker.store.deliveries.unacknowledged()
             if nothing or now < self._next or time.monotonic() < self._not_before:
                 return
             self._after, self._next = BEGIN, NEVER
         after, store = self._after, self._tracker.store
-        self._step = self._tracker.writer.submit(lambda: store.expired(after, ROWS, now), mandatory=True)
+        self._step = self._tracker.writer.submit(lambda: store.deliveries.expired(after, ROWS, now), mandatory=True)
         self._step.add_done_callback(self._found)
 
     def _found(self, done: asyncio.Future[Found]) -> None:

@@ -31,7 +31,7 @@ from hitbox.broker.clock import clock, time
 from hitbox.broker.events.changes import parted
 from hitbox.broker.events.published_event import expires_at
 from hitbox.broker.settings import MOST
-from hitbox.broker.store.store import StoredDelivery
+from hitbox.broker.store.tables import StoredDelivery
 from hitbox.broker.subscribers.subscriptions import Sight, Subscriber
 from hitbox.encoding.arrays import LEVELS
 

@@ -293,6 +293,12 @@ class CheckedTable:
             entry.sum = (entry.sum - total) % SUM_MODULUS
         return count
 
+    def take_numbers(self, count: int) -> int:
+        """The first of so many numbers that were never used, and are now."""
+        entry = self._ledger.changed_entry(self.name)
+        entry.last += count
+        return entry.last - count + 1
+
     def next(self) -> int:
         return self._ledger.entry(self.name).last + 1
 

@@ -20,7 +20,7 @@ class DeadLetters:
     """`counts` and `bytes` of the letters of each subscriber. Changed by the writer's thread only."""
 
     def __init__(self, db: apsw.Connection, table: CheckedTable):
-        self._db, self._table = db, table
+        self._db, self.table = db, table
         self.counts, self.bytes = Tally[int](), Tally[int]()
         self._groups: dict[str, set[int]] | None = None  # subscribers with letters, by owner; None: not known
 
@@ -31,7 +31,7 @@ class DeadLetters:
         self.bytes.load({subscriber: size for subscriber, _, size in found})
 
     def add(self, rows: Sequence[Row]) -> None:
-        self._table.insert(rows)
+        self.table.insert(rows)
         for subscriber in {row[1] for row in rows if self._groups is not None and not self.counts.now(row[1])}:
             self._by_owner().setdefault(self._owner(subscriber), set()).add(subscriber)
         for _, subscriber, _, _, ids, *_, body in rows:
@@ -44,13 +44,17 @@ class DeadLetters:
         for subscriber, count, size in self._db.execute(query, values):
             self.counts.more[subscriber] -= count
             self.bytes.more[subscriber] -= size
-        return self._table.delete_where(condition, values)
+        return self.table.delete_where(condition, values)
+
+    def drop(self, numbers: Sequence[int]) -> int:
+        """Delete dead letters; returns how many there were."""
+        return sum(self.delete("number = ?", (number,)) for number in numbers)
 
     def limit(self, subscriber: int, most: int, most_of_principal: int) -> None:
         """Keep the newest `most` letters of a subscriber, and so many of all that belong to its principal, or to nobody
         as it does. Those with the most letters lose first."""
         self._drop_oldest(subscriber, self.counts.now(subscriber) - most)
-        if self._table.rows() <= most_of_principal:
+        if self.table.rows() <= most_of_principal:
             return  # no principal has more
         group = self._by_owner().get(self._owner(subscriber), set())
         counts = {n: count for n in group if (count := self.counts.now(n)) > 0}

@@ -55,7 +55,7 @@ class Writer:
         self._closing = False
         self.broken: BaseException | None = None
         self.full = not store.has_room
-        self.reason = store.what_is_full() if self.full else ""
+        self.reason = store.space.what_is_full() if self.full else ""
         self.commits = self.unexpected_errors = 0
         if self.full:
             log.error(REFUSED, self.reason)
@@ -170,19 +170,19 @@ class Writer:
     def _no_room(self, group: list[Job], problem: BaseException) -> list[Job]:
         """The disk is full: fail ordinary jobs, and write the others with the reserve. Returns those left."""
         busy = isinstance(problem, apsw.BusyError)
-        why = "the store is locked by another program" if busy else self._store.what_is_full()
+        why = "the store is locked by another program" if busy else self._store.space.what_is_full()
         self.reason = f"{why} ({problem})"
         if not self.full:
             self.full = True
             log.error(REFUSED, self.reason)
         self._refuse(group)
-        self._store.release()
+        self._store.space.release()
         wanted = [job for job in group if job.error is None]
         left: list[Job] = []
         if wanted and not self._fits(wanted):
             for job in wanted:  # in order, but jobs that only free space go ahead of those that wait
                 if job.frees_space:
-                    self._store.release(all=True)
+                    self._store.space.release(all=True)
                 if (left and not job.frees_space) or not self._fits([job]):
                     left.append(job)
         return left
@@ -199,9 +199,9 @@ class Writer:
     def _recover(self, waiting: bool) -> None:
         """Try to free space, and check whether there is enough."""
         if not self._freed():
-            self._store.release(all=True)
+            self._store.space.release(all=True)
             self._freed()
-        if self._store.restore_reserve() and not waiting:
+        if self._store.space.restore_reserve() and not waiting:
             self.full, self.reason = False, ""
             log.warning("the store has room again")
 

@@ -4,6 +4,7 @@ ends after SEARCH_SECONDS."""
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,19 +12,47 @@ from typing import Any
 import apsw
 
 from hitbox.broker.clock import time
+from hitbox.broker.store.checked_table import Row
 from hitbox.protocol.errors import Overloaded
 
 SEARCH_SECONDS = 5.0
+BUSY_MILLISECONDS = 5_000
 STEPS = 1_000
 """Steps of SQLite between two looks at the clock."""
 
 
 @contextlib.contextmanager
-def reading(path: Path, busy_milliseconds: int) -> Iterator[apsw.Connection]:
+def reading(path: Path) -> Iterator[apsw.Connection]:
     """Another connection to a store, to read what is committed."""
     with contextlib.closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
-        connection.set_busy_timeout(busy_milliseconds)
+        connection.set_busy_timeout(BUSY_MILLISECONDS)
         yield connection
+
+
+class Reader:
+    """Reads what is committed, from any thread; on a connection of its own after `separate`."""
+
+    def __init__(self, db: apsw.Connection, path: Path):
+        self._db, self._path, self._separate = db, path, False
+        self._reading = threading.Lock()
+
+    def separate(self) -> None:
+        self._db, self._separate = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY), True
+        self._db.set_busy_timeout(BUSY_MILLISECONDS)
+
+    def read(self, query: str, values: Row | dict[str, Any] = ()) -> list[Row]:
+        with self._reading:
+            return list(self._db.execute(query, values))
+
+    def search(self, query: str, values: dict[str, Any]) -> list[Row]:
+        """Read with a query that may look at any number of rows: nobody else waits for it, and it ends in time."""
+        if not self._separate:
+            return search(self._db, query, values)
+        with reading(self._path) as connection:
+            return search(connection, query, values)
+
+    def close(self) -> None:
+        self._db.close()
 
 
 def search(connection: apsw.Connection, query: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:

@@ -25,7 +25,8 @@ from hitbox.broker.delivery.webhooks import Webhooks
 from hitbox.broker.settings import Settings
 from hitbox.broker.stats import Statistics
 from hitbox.broker.store.group_commit import Writer
-from hitbox.broker.store.store import Store, StoredChange
+from hitbox.broker.store.store import Store
+from hitbox.broker.store.tables import StoredChange
 from hitbox.broker.subscribers.subscriptions import Change, Subscriber, Subscription, SubscriptionRegistry
 from hitbox.broker.subscribers.suspensions import Failure
 from hitbox.errors import HitboxError, UnknownSubscription
@@ -248,7 +249,7 @@ class SubscriptionChanges:
             if not subscriber.ephemeral:
                 rows.append((subscriber.number, name, *made))
         if rows:
-            self._in_store(self._broker.writer.submit(partial(self._store.suspend, rows), mandatory=True))
+            self._in_store(self._broker.writer.submit(partial(self._store.subscribers.suspend, rows), mandatory=True))
 
     def _in_store(self, stored: asyncio.Future[Any]) -> None:
         self.storing.add(stored)
@@ -258,7 +259,8 @@ class SubscriptionChanges:
         """Use a subscription again that was suspended."""
         self._check_known(subscriber, [name])
         if not subscriber.ephemeral:
-            resumed = self._broker.writer.submit(partial(self._store.resume, subscriber.number, name), mandatory=True)
+            resume = partial(self._store.subscribers.resume, subscriber.number, name)
+            resumed = self._broker.writer.submit(resume, mandatory=True)
             self._in_store(resumed)
             await resumed
         self._registry.suspensions.forget([f"{subscriber.name}/{name}"])
@@ -267,7 +269,7 @@ class SubscriptionChanges:
 
     def _store_group(self, group: list[WantedChange], frees_space: bool) -> None:
         rows = [wanted.stored() for wanted in group]
-        stored = self._broker.writer.submit(partial(self._store.change, rows), frees_space=frees_space)
+        stored = self._broker.writer.submit(partial(self._store.subscribers.change, rows), frees_space=frees_space)
         self._in_store(stored)
         stored.add_done_callback(partial(self._stored, group))
 
@@ -340,10 +342,10 @@ class SubscriptionChanges:
     def _copy_from_store(self, subscriber: Subscriber, names: list[str]) -> tuple[bool, str, int]:
         """Copy subscriptions to the index. Returns whether the store has the subscriber, its owner, and how many
         subscriptions it has. In a thread."""
-        stored = self._store.subscriptions_of(subscriber.number, names)
+        stored = self._store.subscribers.subscriptions_of(subscriber.number, names)
         self._registry.copy_from_store(subscriber, {name: stored.get(name) for name in names})
         query = """SELECT EXISTS (SELECT 1 FROM subscribers WHERE number = :number),
                    ifnull((SELECT principal FROM owners WHERE subscriber = :number), ''),
                    (SELECT count(*) FROM subscriptions WHERE subscriber = :number)"""
-        ((known, owner, count),) = self._store.read(query, {"number": subscriber.number})
+        ((known, owner, count),) = self._store.reader.read(query, {"number": subscriber.number})
         return bool(known), owner, count

@@ -29,7 +29,8 @@ from hitbox.broker.clock import clock, time
 from hitbox.broker.events.changes import Change as Transition
 from hitbox.broker.events.changes import images, transitions
 from hitbox.broker.settings import Options, Settings, check_name
-from hitbox.broker.store.store import READABLE, Store
+from hitbox.broker.store.store import Store
+from hitbox.broker.store.tables import READABLE
 from hitbox.broker.subscribers.subscriber_record import USE_SECONDS, SubscriberRecord, read_record, record_of
 from hitbox.broker.subscribers.suspensions import MatchCosts, Suspension, Suspensions
 from hitbox.broker.subscribers.webhook import Webhook
@@ -158,8 +159,8 @@ class SubscriptionRegistry:
         self.expiring: dict[int, Subscriber] = {}
         self._next = 1
         self._thread = ThreadPoolExecutor(1, "hitbox-match")
-        owners = {number: owner for number, owner, _ in store.owners.scan()}
-        for number, name, options, _ in store.subscribers.scan():
+        owners = {number: owner for number, owner, _ in store.subscribers.owners.scan()}
+        for number, name, options, _ in store.subscribers.table.scan():
             self._next = max(self._next, number + 1)
             if name in self.by_name:
                 self._set_aside(f"subscriber {number} has the name {name!r} of subscriber {self.by_name[name].number}")
@@ -172,7 +173,7 @@ class SubscriptionRegistry:
         self.suspensions.load(
             {
                 f"{self.by_number[number].name}/{name}": Suspension(when, reason)
-                for number, name, when, reason, _ in store.suspended.scan()
+                for number, name, when, reason, _ in store.subscribers.suspended.scan()
                 if number in self.by_number
             }
         )
@@ -206,13 +207,13 @@ class SubscriptionRegistry:
         return self.store.folder / "snapshots"
 
     def _restore(self) -> Index:
-        saved = self.store.get_meta("snapshot")
+        saved = self.store.meta.get("snapshot")
         self._remembered: int | None = None  # the version that the next start opens
         if saved and not self.store.problems:  # the snapshot may contain what is set aside
             try:
                 index = Index.open(self.path, saved["version"], verify=True)
                 if index.schema == self.schema:
-                    tail = list(self.store.changes.scan("seq > ?", (saved["change"],)))
+                    tail = list(self.store.subscribers.changes.scan("seq > ?", (saved["change"],)))
                     self.restored_from = f"snapshot {saved['version']} and {len(tail)} changes"
                     self._replay(index, [(owner, name) for _, owner, name, _ in tail])
                     if len(index) == sum(s.subscriptions for s in self.by_number.values()):
@@ -255,7 +256,7 @@ class SubscriptionRegistry:
         """Update an older index: copy every (subscriber, name) that changed from the store."""
         for owner, names in _grouped(changed).items():
             subscriber = self.by_name.get(owner)
-            stored = self.store.subscriptions_of(subscriber.number, names) if subscriber else {}
+            stored = self.store.subscribers.subscriptions_of(subscriber.number, names) if subscriber else {}
             self._copy_from_store(index, owner, {name: stored.get(name) for name in names})
 
     def _copy_from_store(self, index: Index, owner: str, stored: Mapping[str, tuple[str, int, str] | None]) -> None:
@@ -269,7 +270,7 @@ class SubscriptionRegistry:
     def copy_from_store(self, subscriber: Subscriber, stored: Mapping[str, tuple[str, int, str] | None]) -> None:
         subscriber.revision += 1
         self._copy_from_store(self.index, subscriber.name, stored)
-        suspended = self.store.suspended_of(subscriber.number, stored)
+        suspended = self.store.subscribers.suspended_of(subscriber.number, stored)
         self.suspensions.forget(f"{subscriber.name}/{name}" for name in stored)
         self.suspensions.load({f"{subscriber.name}/{name}": Suspension(*row) for name, row in suspended.items()})
 
@@ -372,7 +373,7 @@ class SubscriptionRegistry:
         """Remove all subscriptions of a subscriber from the index."""
         index = self.ephemeral_index if subscriber.ephemeral else self.index
         query = "SELECT name FROM subscriptions WHERE subscriber = ?"
-        names = subscriber.ephemeral_names or [name for (name,) in self.store.read(query, (subscriber.number,))]
+        names = subscriber.ephemeral_names or [name for (name,) in self.store.reader.read(query, (subscriber.number,))]
         if names:
             index.unsubscribe_many([f"{subscriber.name}/{name}" for name in names])
 
@@ -432,7 +433,7 @@ class SubscriptionRegistry:
         if subscriber.subscriptions > MOST_OWN:
             return self.index
         query = f"SELECT name, wanted, priority, about FROM subscriptions WHERE subscriber = ? AND {READABLE}"
-        stored, index = self.store.read(query, (subscriber.number,)), Index(self.schema)
+        stored, index = self.store.reader.read(query, (subscriber.number,)), Index(self.schema)
         rows = [(f"{subscriber.name}/{name}", *rest) for name, *rest in stored]
         if known := [row for row in rows if row[0] in self.index]:
             self._load(index, known, lasting=False)  # while the schema changes, they may not fit the one before
@@ -540,7 +541,7 @@ class SubscriptionRegistry:
         if self._remembered is not None:
             with contextlib.suppress(SnapshotError):  # it is gone
                 snapshot.pin(self.path, "broker", self._remembered)
-        change = self.store.changes.next() - 1
+        change = self.store.subscribers.changes.next() - 1
         return {"version": self.index.save(self.path), "change": change}
 
     def remembered(self, saved: Mapping[str, int]) -> None:
@@ -557,7 +558,7 @@ class SubscriptionRegistry:
         index = Index(schema)
         bad: list[str] = []
         query = f"SELECT subscriber, name, wanted, priority, about FROM subscriptions WHERE {READABLE}"
-        rows = self.store.read(query)
+        rows = self.store.reader.read(query)
         for number, name, where, priority, about in rows:
             if number not in self.by_number:
                 continue

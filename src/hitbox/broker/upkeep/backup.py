@@ -25,7 +25,8 @@ import apsw
 
 from hitbox.broker.store.commit_marker import FILE_NAME, CommitMarker
 from hitbox.broker.store.disk import NO_ROOM, RESERVE_BYTES, Disk
-from hitbox.broker.store.store import BUSY_MILLISECONDS, Store, sync_folder
+from hitbox.broker.store.search import BUSY_MILLISECONDS
+from hitbox.broker.store.store import Store, sync_folder
 from hitbox.broker.upkeep.repair import store_problems
 from hitbox.protocol.errors import BrokerError, Conflict, StoreDamaged, StoreFailed, StoreFull, Unknown
 

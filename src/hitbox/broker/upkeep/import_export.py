@@ -35,10 +35,10 @@ def load(
     schema = check_schema(contents.keys.schema)
     store = Store(folder)
     try:
-        kept = store.get_meta("schema")
+        kept = store.meta.get("schema")
         if kept is not None and Schema.from_json(kept) != schema:
             raise Conflict("the snapshot's schema is not the broker's")
-        if store.subscriptions.rows():
+        if store.subscribers.subscriptions.rows():
             raise Conflict(f"{folder} holds subscriptions already; --import is for a new broker")
         with store.transaction():
             _fill(store, contents, progress)
@@ -70,17 +70,17 @@ def _named(contents: IndexState, owner: str) -> IndexState:
 
 def _fill(store: Store, contents: IndexState, progress: Callable[[int, int], None]) -> None:
     """Store all subscriptions in the current transaction."""
-    numbers: dict[str, int] = {name: number for number, name, *_ in store.subscribers.scan()}
+    numbers: dict[str, int] = {name: number for number, name, *_ in store.subscribers.table.scan()}
     highest = max(numbers.values(), default=0)
     options = msgspec.json.encode(Options())
-    store.put_meta("schema", contents.keys.schema.to_json())
+    store.meta.put("schema", contents.keys.schema.to_json())
     rows, done, total = _rows(contents), 0, len(contents.catalog.living_slots())
     while chunk := list(islice(rows, CHUNK)):
         fresh = [name for name in dict.fromkeys(row[0] for row in chunk) if name not in numbers]
         numbers.update(zip(fresh, range(highest + 1, highest + 1 + len(fresh)), strict=True))
-        store.subscribers.insert((numbers[name], name, options) for name in fresh)
+        store.subscribers.table.insert((numbers[name], name, options) for name in fresh)
         highest += len(fresh)
-        store.subscriptions.insert([(numbers[name], *rest) for name, *rest in chunk])
+        store.subscribers.subscriptions.insert([(numbers[name], *rest) for name, *rest in chunk])
         done += len(chunk)
         progress(done, total)
 
@@ -95,7 +95,7 @@ def _rows(contents: IndexState) -> Iterator[tuple[str, str, str, int, str]]:
 def _adopt(store: Store, contents: IndexState) -> None:
     """Save the index as the broker's first snapshot, so that its first start need not build one."""
     version = Index.of(contents).save(store.folder / "snapshots")
-    store.put_meta("snapshot", {"version": version, "change": store.changes.next() - 1})
+    store.meta.put("snapshot", {"version": version, "change": store.subscribers.changes.next() - 1})
 
 
 def export(folder: Path, path: Path) -> int:
@@ -104,7 +104,7 @@ def export(folder: Path, path: Path) -> int:
         raise BadRequest(f"{folder} holds no broker: there is no hitbox.db")
     store = Store(folder)
     try:
-        kept = store.get_meta("schema")
+        kept = store.meta.get("schema")
         if kept is None:
             raise BadRequest(f"{folder} holds no broker")
         return SubscriptionRegistry(store, Schema.from_json(kept)).index.save(path)

@@ -31,7 +31,8 @@ from hitbox.broker.store.checked_table import LEDGER, Columns, Row, crc_of
 from hitbox.broker.store.commit_marker import CommitMarker
 from hitbox.broker.store.disk import Disk
 from hitbox.broker.store.recent import PendingDeliveries, read, row_of
-from hitbox.broker.store.store import TABLES, Jumps, Level, Store, check_format, meta_fault, sync_folder
+from hitbox.broker.store.store import Store, check_format, sync_folder
+from hitbox.broker.store.tables import TABLES, Jumps, Level, meta_fault
 from hitbox.broker.subscribers.subscriber_record import SubscriberRecord, read_record
 from hitbox.broker.subscribers.subscriptions import SubscriptionRegistry
 from hitbox.encoding.schema import Schema
@@ -86,12 +87,12 @@ def store_problems(store: Store) -> Iterator[str]:
     """What is wrong with a store that could be opened."""
     try:
         yield from store.problems
-        schema = store.get_meta("schema")
+        schema = store.meta.get("schema")
         if schema is None:
             yield "there is no schema: start the broker with --schema"
         else:
             yield from SubscriptionRegistry(store, Schema.from_json(schema)).problems
-        yield from (f"event {seq} could not be matched" for seq in store.failed())
+        yield from (f"event {seq} could not be matched" for seq in store.events.failed())
     except HitboxError as problem:
         yield str(problem)
 
@@ -322,27 +323,27 @@ def _fill(folder: Path, rows: dict[str, list[Row]], done: Repair) -> None:
     store = Store(folder)
     try:
         store.begin()
-        store.meta.put(list({**meta, "matched": msgspec.json.encode(matched)}.items()))
-        store.subscribers.insert(subscribers)
+        store.meta.table.put(list({**meta, "matched": msgspec.json.encode(matched)}.items()))
+        store.subscribers.table.insert(subscribers)
         subscriptions = _usable(_owned(rows, "subscriptions", 0, known, done), done)
-        store.subscriptions.insert(subscriptions)
+        store.subscribers.subscriptions.insert(subscriptions)
         entry = store.ledger.changed_entry("events")
         entry.first, entry.last = start, start - 1
-        store.events.insert([events[seq] for seq in run])
+        store.events.table.insert([events[seq] for seq in run])
         store.ledger.changed_entry("events").last = last
-        store.deliveries.insert(deliveries)
+        store.deliveries.table.insert(deliveries)
         needed = {row[2] for row in deliveries}.union(msgspec.json.decode(meta.get("failed", b"[]")))
-        store.kept.insert([kept[seq] for seq in sorted(needed & kept.keys())])
+        store.events.kept.insert([kept[seq] for seq in sorted(needed & kept.keys())])
         store.principals.insert(rows["principals"])
         store.tokens.insert(rows["tokens"])
-        store.owners.insert(_owned(rows, "owners", 0, known, done))
+        store.subscribers.owners.insert(_owned(rows, "owners", 0, known, done))
         store.tables["losses"].insert(_owned(rows, "losses", 0, known, done))
         usable = {row[:2] for row in subscriptions}
-        store.suspended.insert([row for row in rows["suspended"] if row[:2] in usable])
+        store.subscribers.suspended.insert([row for row in rows["suspended"] if row[:2] in usable])
         dead = _owned(rows, "dead", 1, known, done)
-        store.dead.insert(dead)
+        store.letters.table.insert(dead)
         store.ledger.changed_entry("dead").last = max([row[0] for row in dead], default=0)
-        store.delayed.insert(rows["delayed"])
+        store.delayed.table.insert(rows["delayed"])
         known_numbers = [row[4] for row in rows["ledger"] if row[0] == "delayed"]
         store.ledger.changed_entry("delayed").last = max(
             [*known_numbers, *(row[0] for row in rows["delayed"])], default=0
