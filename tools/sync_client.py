@@ -1,4 +1,5 @@
-"""Writes `sync_management.py`, the client's methods without an event loop, from `management.py`.
+"""Writes `sync_management.py`, the client's methods without an event loop, from `management.py`: a class for
+each class between the first, which they share, and the last, which joins them.
 
 python tools/sync_client.py            write it
 python tools/sync_client.py --check    status 1 if it differs
@@ -25,8 +26,8 @@ from hitbox.encoding.schema import Schema
 T = TypeVar("T")
 
 
-class SyncManagement:
-    """The methods of `SyncClient` that manage a broker; `asynchronous` does the work."""
+class SyncRequests:
+    """What the methods share; `asynchronous` does the work."""
 
     asynchronous: Any
 
@@ -38,6 +39,18 @@ class SyncManagement:
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         raise NotImplementedError
 '''
+TAIL = '''
+
+class SyncManagement({bases}):
+    """The methods of `SyncClient` that manage a broker."""
+'''
+
+
+def topic(node: ast.ClassDef, lines: list[str]) -> str:
+    """A class of methods for each class of asynchronous ones."""
+    text = ast.get_docstring(node)
+    methods = [method(part, lines) for part in node.body if isinstance(part, ast.AsyncFunctionDef)]
+    return "\n".join([f'\n\nclass Sync{node.name}(SyncRequests):\n    """{text}"""\n', *methods])
 
 
 def method(node: ast.AsyncFunctionDef, lines: list[str]) -> str:
@@ -46,8 +59,8 @@ def method(node: ast.AsyncFunctionDef, lines: list[str]) -> str:
     assert isinstance(text, ast.Expr), f"{node.name} needs a docstring"
     assert text.end_lineno is not None
     head = "\n".join(lines[node.lineno - 1 : text.end_lineno]).replace("async def", "def", 1)
-    given = [one.arg for one in node.args.args[1:]]
-    given += [f"{one.arg}={one.arg}" for one in node.args.kwonlyargs]
+    given = [argument.arg for argument in node.args.args[1:]]
+    given += [f"{argument.arg}={argument.arg}" for argument in node.args.kwonlyargs]
     given += [f"**{node.args.kwarg.arg}"] if node.args.kwarg else []
     call = f"self.do(self._management.{node.name}({', '.join(given)}))"
     returns = "" if ast.unparse(node.returns or ast.Constant(None)) == "None" else "return "
@@ -57,9 +70,9 @@ def method(node: ast.AsyncFunctionDef, lines: list[str]) -> str:
 def generated() -> str:
     source = (FOLDER / "management.py").read_text()
     lines = source.splitlines()
-    manager = next(node for node in ast.parse(source).body if isinstance(node, ast.ClassDef))
-    methods = [node for node in manager.body if isinstance(node, ast.AsyncFunctionDef) and node.name != "request"]
-    text = "\n".join([HEAD, *(method(node, lines) for node in methods)])
+    classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)][1:-1]
+    tail = TAIL.format(bases=", ".join(f"Sync{node.name}" for node in classes))
+    text = "\n".join([HEAD, *(topic(node, lines) for node in classes), tail])
     ruff = [sys.executable, "-m", "ruff", "format", "--stdin-filename", "sync_management.py", "-"]
     return subprocess.run(ruff, input=text, capture_output=True, text=True, check=True).stdout
 

@@ -400,8 +400,8 @@ def test_a_subscriber_that_was_removed_while_it_was_away_has_its_subscriptions_a
 
                 async def reconnect(removed: bool) -> set[Any]:
                     before, mailbox = ann.connections, broker.mailbox("ann")
-                    assert ann._socket is not None
-                    ann._socket.transport.abort()
+                    assert ann._channel.socket is not None
+                    ann._channel.socket.transport.abort()
                     await until(lambda: not mailbox.connections())
                     if removed:
                         await broker.remove_subscriber("ann")

@@ -14,17 +14,25 @@ def _path(*parts: str) -> str:
     return "/v1/" + "/".join(quote(part, safe="") for part in parts)
 
 
-class Management:
-    """The methods of `Client` that manage a broker. What a method may do depends on the rights of the token."""
+class Requests:
+    """What the methods share: `Client` sends the request."""
 
     async def request(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
         raise NotImplementedError
 
-    # ---- subscribers and subscriptions
+    async def _list(self, path: str, key: str, **query: Any) -> list[dict[str, Any]]:
+        return list((await self.request("GET", path, **query))[key])
+
+    async def _count(self, path: str, numbers: Iterable[int]) -> int:
+        return int((await self.request("POST", path, {"numbers": list(numbers)}))["count"])
+
+
+class SubscriberManagement(Requests):
+    """Subscribers, their subscriptions, webhooks and deliveries."""
 
     async def subscribers(self, q: str = "", limit: int = 100) -> list[dict[str, Any]]:
         """Subscribers whose name contains `q`, with their pending deliveries and options, the longest queue first."""
-        return list((await self.request("GET", "/v1/subscribers", q=q, limit=limit))["subscribers"])
+        return await self._list("/v1/subscribers", "subscribers", q=q, limit=limit)
 
     async def get_subscriber(self, name: str) -> dict[str, Any]:
         """The state and options of a subscriber."""
@@ -46,8 +54,7 @@ class Management:
         """Subscriptions whose name or predicate contains `q`, of one subscriber or of all; with `suspended` only those
         that match nothing because they were too expensive."""
         query = {"q": q, "subscriber": subscriber, "limit": limit} | ({"suspended": "true"} if suspended else {})
-        found = await self.request("GET", "/v1/subscriptions", **query)
-        return list(found["subscriptions"])
+        return await self._list("/v1/subscriptions", "subscriptions", **query)
 
     async def put_subscription(
         self, subscriber: str, name: str, where: str, *, priority: int = 4, about: Mapping[str, Any] | None = None
@@ -60,7 +67,7 @@ class Management:
 
     async def put_subscriptions(self, subscriber: str, subscriptions: Iterable[Mapping[str, Any]]) -> list[str]:
         """Add or replace many subscriptions (name, where, priority, about), all or none; returns warnings."""
-        body = [{**one, "about": for_json(one.get("about") or {})} for one in subscriptions]
+        body = [{**given, "about": for_json(given.get("about") or {})} for given in subscriptions]
         return list((await self.request("POST", _path("subscribers", subscriber, "subscriptions"), body))["warnings"])
 
     async def remove_subscription(self, subscriber: str, name: str) -> None:
@@ -109,7 +116,9 @@ class Management:
         """Restart the time-out of such deliveries."""
         await self.request("POST", _path("subscribers", subscriber, "extend"), {"seqs": list(seqs)})
 
-    # ---- events
+
+class EventManagement(Requests):
+    """Events that are stored or delayed, dead letters, and what predicates say about events."""
 
     async def events(self, first: int = 1, limit: int = 100) -> dict[str, Any]:
         """{"events": stored events, "next": where the next call begins}."""
@@ -118,12 +127,12 @@ class Management:
     async def delayed(self, limit: int = 100) -> list[dict[str, Any]]:
         """Delayed events with their numbers, those that are due first. `due`: microseconds since 1970. Who may
         manage sees the `principal` that published each."""
-        return list((await self.request("GET", "/v1/delayed", limit=limit))["events"])
+        return await self._list("/v1/delayed", "events", limit=limit)
 
     async def cancel_delayed(self, numbers: Iterable[int]) -> int:
         """Delete delayed events that are not due yet, which this principal published, or if it may manage; returns how
         many."""
-        return int((await self.request("POST", "/v1/delayed/cancel", {"numbers": list(numbers)}))["count"])
+        return await self._count("/v1/delayed/cancel", numbers)
 
     async def check(self, where: str) -> str:
         """A predicate in normal form. Raises BadPredicate if it is wrong."""
@@ -142,23 +151,23 @@ class Management:
 
     async def unseen(self, events: int = 1_000) -> list[dict[str, Any]]:
         """Attributes of subscriptions that none of the latest events had: they may be misspelt."""
-        return list((await self.request("GET", "/v1/unseen", events=events))["attributes"])
-
-    # ---- dead letters
+        return await self._list("/v1/unseen", "attributes", events=events)
 
     async def dead_letters(self, subscriber: str = "", limit: int = 100) -> list[dict[str, Any]]:
         """Dead letters, newest first, of one subscriber or of all."""
-        return list((await self.request("GET", "/v1/dead", subscriber=subscriber, limit=limit))["letters"])
+        return await self._list("/v1/dead", "letters", subscriber=subscriber, limit=limit)
 
     async def replay_dead_letters(self, numbers: Iterable[int]) -> int:
         """Deliver dead letters again; returns how many."""
-        return int((await self.request("POST", "/v1/dead/replay", {"numbers": list(numbers)}))["count"])
+        return await self._count("/v1/dead/replay", numbers)
 
     async def drop_dead_letters(self, numbers: Iterable[int]) -> int:
         """Delete dead letters for good; returns how many."""
-        return int((await self.request("POST", "/v1/dead/drop", {"numbers": list(numbers)}))["count"])
+        return await self._count("/v1/dead/drop", numbers)
 
-    # ---- the broker
+
+class BrokerManagement(Requests):
+    """The schema, the state and the figures of the broker."""
 
     async def schema(self) -> Schema:
         """The attributes that events and subscriptions may use."""
@@ -177,7 +186,7 @@ class Management:
 
     async def trace(self, first: int = 1, limit: int = 1_000) -> list[dict[str, Any]]:
         """The latest deliveries of events from number `first` on: when each was determined and sent."""
-        return list((await self.request("GET", "/v1/trace", first=first, limit=limit))["rows"])
+        return await self._list("/v1/trace", "rows", first=first, limit=limit)
 
     async def snapshot(self) -> dict[str, Any]:
         """Save the index now."""
@@ -191,7 +200,9 @@ class Management:
         """The OpenAPI description of the interface."""
         return dict(await self.request("GET", "/openapi.json"))
 
-    # ---- principals and tokens
+
+class AccessManagement(Requests):
+    """Principals and their tokens."""
 
     async def whoami(self) -> dict[str, Any]:
         """The principal of this client's token, and its rights."""
@@ -199,7 +210,7 @@ class Management:
 
     async def principals(self) -> list[dict[str, Any]]:
         """All principals with their rights."""
-        return list((await self.request("GET", "/v1/principals"))["principals"])
+        return await self._list("/v1/principals", "principals")
 
     async def put_principal(
         self,
@@ -227,7 +238,7 @@ class Management:
 
     async def tokens(self) -> list[dict[str, Any]]:
         """All tokens, without their secrets."""
-        return list((await self.request("GET", "/v1/tokens"))["tokens"])
+        return await self._list("/v1/tokens", "tokens")
 
     async def create_token(
         self, principal: str, roles: Iterable[str] | None = None, expires: float | None = None, note: str = ""
@@ -247,3 +258,7 @@ class Management:
     async def revoke_token(self, id: str) -> None:
         """Revoke a token; its connections are closed."""
         await self.request("DELETE", _path("tokens", id))
+
+
+class Management(SubscriberManagement, EventManagement, BrokerManagement, AccessManagement):
+    """The methods of `Client` that manage a broker. What a method may do depends on the rights of the token."""

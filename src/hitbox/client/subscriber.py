@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import itertools
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Literal, Protocol
 
 import msgspec
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
+from hitbox.client.channel import MOST_NUMBERS, Channel
 from hitbox.client.delivery import Delivery, delivery_of
 from hitbox.client.errors import closed_error, error_of, is_temporary
 from hitbox.client.prefetch import PREFETCH_SECONDS, PrefetchWindow
-from hitbox.client.wire import FIRST_PAUSE, encoded, https_hint, pauses, reason_of
+from hitbox.client.wire import encoded, https_hint, pauses, reason_of
 from hitbox.encoding.values import for_json
 from hitbox.protocol.errors import BadRequest, BrokerError, StoreFailed
 
 HEARTBEATS = 4
 """How often the client asks for more time within `visibility_seconds`."""
 SHORTEST_HEARTBEAT = 0.02
-MOST_NUMBERS = 10_000
-"""Maximum of numbers in one message (a limit of the broker), and of acknowledged deliveries that are remembered."""
 log = logging.getLogger("hitbox.client")
 
 
@@ -60,7 +58,7 @@ class Subscriber:
     ):
         self._client, self._hello, self.auto, self.handler_seconds = client, hello, auto, handler_seconds
         self._on_state = on_state
-        self._socket: ClientConnection | None = None
+        self._channel = Channel()
         self._waiting: OrderedDict[int, Delivery] = OrderedDict()  # received, not handed out yet
         self._working: dict[int, float] = {}  # in the handler: since when
         self._acked: OrderedDict[int, int] = OrderedDict()  # acknowledged on this connection: attempt
@@ -69,9 +67,7 @@ class Subscriber:
         self._refusal: BrokerError | None = None  # what the broker said before it closed the connection
         self._prefetch = PrefetchWindow(window)
         self._heartbeat_seconds = SHORTEST_HEARTBEAT
-        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._requests = itertools.count(1)
-        self._subscriptions = {one["name"]: one for one in subscriptions}
+        self._subscriptions = {subscription["name"]: subscription for subscription in subscriptions}
         self._acks: list[int] = []
         self._numbers: dict[int, int] = {}  # of deliveries on this connection: {seq: number}
         self._flush: asyncio.TimerHandle | None = None
@@ -104,13 +100,13 @@ class Subscriber:
         await self.close()
 
     async def close(self) -> None:
-        """Disconnect. What waits for a delivery, in another task, is told so."""
+        """Disconnect, after the acknowledgements have been sent. A task that waits for a delivery gets an error."""
         await self._send_acks()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        if self._socket is not None:
-            await self._socket.close()
+        if self._channel.socket is not None:
+            await self._channel.socket.close()
         self._arrived.set()
         if self._fatal_error is None:
             self._tell("closed", "the program closed it")
@@ -142,12 +138,12 @@ class Subscriber:
 
     async def ack(self, *deliveries: Delivery | int) -> None:
         """Acknowledge deliveries; several calls are sent as one message."""
-        for one in deliveries:
-            seq, attempt = (one, 1) if isinstance(one, int) else (one.seq, one.attempt)
+        for delivery in deliveries:
+            seq, attempt = (delivery, 1) if isinstance(delivery, int) else (delivery.seq, delivery.attempt)
             self._working.pop(seq, None)
             self._waiting.pop(seq, None)
             self._acked[seq] = attempt
-            if len(self._acked) > MOST_NUMBERS:
+            if len(self._acked) > MOST_NUMBERS:  # enough to remember
                 self._acked.popitem(last=False)
         self._acks += _numbers(deliveries)
         if self._flush is None:
@@ -159,13 +155,13 @@ class Subscriber:
         for seq in seqs:
             self._working.pop(seq, None)
             self._numbers.pop(seq, None)
-        await self._send_numbers("nack", seqs)
+        await self._channel.send_parts("nack", "seqs", seqs)
 
     async def extend(self, *deliveries: Delivery | int) -> None:
         """Ask for more time: `visibility_seconds` and `handler_seconds` of these deliveries start again now."""
         seqs, now = _numbers(deliveries), time.monotonic()
         self._working.update((seq, now) for seq in seqs if seq in self._working)
-        await self._send_numbers("extend", seqs)
+        await self._channel.send_parts("extend", "seqs", seqs)
 
     async def _send_acks(self) -> None:
         if self._flush is not None:
@@ -177,58 +173,24 @@ class Subscriber:
         for seq in seqs:
             number = self._numbers.pop(seq, 0)
             (numbers if number else earlier).append(number or seq)
-        if not await self._send_ranges(_ranges(numbers)) or not await self._send_numbers("ack", earlier):
+        sent = await self._channel.send_parts("ack", "ranges", _ranges(numbers))
+        if not sent or not await self._channel.send_parts("ack", "seqs", earlier):
             self._acks = seqs + self._acks  # sent again after the next hello
-
-    async def _send_ranges(self, ranges: list[tuple[int, int]]) -> bool:
-        for start in range(0, len(ranges), MOST_NUMBERS):
-            if not await self._send({"type": "ack", "ranges": ranges[start : start + MOST_NUMBERS]}):
-                return False
-        return True
-
-    async def _send_numbers(self, kind: str, seqs: Sequence[int]) -> bool:
-        for start in range(0, len(seqs), MOST_NUMBERS):
-            if not await self._send({"type": kind, "seqs": seqs[start : start + MOST_NUMBERS]}):
-                return False
-        return True
-
-    async def _send(self, message: dict[str, Any]) -> bool:
-        try:
-            if self._socket is not None:
-                await self._socket.send(encoded(message).decode())
-                return True
-        except ConnectionClosed:
-            pass
-        return False
 
     async def _request(self, message: dict[str, Any]) -> dict[str, Any]:
         """Send a request and wait for its answer; sent again on the next connection if this one is lost."""
         try:
             async with asyncio.timeout(self._client.timeout):
-                return await self._request_until_answered(message)
+                return await self._channel.request(message, self._connecting)
         except TimeoutError:
-            why = f": {self._last_error}" if self._socket is None and self._last_error else ""
+            why = f": {self._last_error}" if self._channel.socket is None and self._last_error else ""
             raise StoreFailed(
                 f"no answer from the broker at {self._client.url} within {self._client.timeout:g} s{why}"
             ) from None
 
-    async def _request_until_answered(self, message: dict[str, Any]) -> dict[str, Any]:
-        while True:
-            request = next(self._requests)
-            answer = self._answers[request] = asyncio.get_running_loop().create_future()
-            try:
-                if await self._send({**message, "request": request}):
-                    found: dict[str, Any] = await answer
-                    if found["type"] == "error":
-                        raise error_of(found)
-                    return found
-            except ConnectionClosed:
-                pass
-            finally:
-                self._answers.pop(request, None)
-            if self._task is None or self._task.done():
-                raise StoreFailed("the connection to the broker is closed")
-            await asyncio.sleep(FIRST_PAUSE)
+    def _connecting(self) -> bool:
+        """Whether there is a connection, or may be one again."""
+        return self._task is not None and not self._task.done()
 
     # ---- receiving
 
@@ -241,19 +203,19 @@ class Subscriber:
                 await self._wait_for_delivery()
         except TimeoutError:
             raise TimeoutError(f"no delivery came within {timeout:g} s") from None
-        seq, found = self._waiting.popitem(last=False)
+        seq, delivery = self._waiting.popitem(last=False)
         now = time.monotonic()
         if not self._hello["ephemeral"]:
             self._working[seq] = now
-        if self._prefetch.handed_out(now) and self._socket is not None:
+        if self._prefetch.handed_out(now) and self._channel.socket is not None:
             await self._send_window()
-        return found
+        return delivery
 
     async def _wait_for_delivery(self) -> None:
         while not self._waiting:
             if self._fatal_error is not None:
                 raise self._fatal_error
-            if self._task is None or self._task.done():
+            if not self._connecting():
                 raise StoreFailed("the subscriber is not connected: use it inside of `async with`")
             if self._starved():
                 await self._send_window()
@@ -263,36 +225,36 @@ class Subscriber:
 
     def _starved(self) -> bool:
         """Whether all deliveries of the window are in the handler."""
-        return self._socket is not None and self._prefetch.granted <= len(self._working) < self._prefetch.most
+        return self._channel.socket is not None and self._prefetch.granted <= len(self._working) < self._prefetch.most
 
     async def _send_window(self) -> None:
         """Tell the broker the window: the deliveries in the handler, plus those to fetch in advance."""
         size = self._prefetch.grant(len(self._working))
         if not self._hello["ephemeral"]:
-            await self._send({"type": "window", "size": size})
+            await self._channel.send({"type": "window", "size": size})
 
     async def __aiter__(self) -> AsyncIterator[Delivery]:
         while True:
-            found = await self.next()
-            yield found
+            delivery = await self.next()
+            yield delivery
             if self.auto:
-                await self.finish(found)
+                await self.finish(delivery)
 
     async def run(self, callback: Callable[[Delivery], object]) -> None:
         """Call `callback` for each delivery until cancelled, and wait for it if it is asynchronous. An exception is
         logged, and the delivery is refused."""
         while True:
-            found = await self.next()
+            delivery = await self.next()
             try:
-                result = callback(found)
+                result = callback(delivery)
                 if inspect.isawaitable(result):
                     await result
             except Exception:
-                self.log_failure(found)
-                await self.nack(found)
+                self.log_failure(delivery)
+                await self.nack(delivery)
             else:
                 if self.auto:
-                    await self.finish(found)
+                    await self.finish(delivery)
 
     async def finish(self, delivery: Delivery) -> None:
         """Acknowledge a delivery that was handled, unless the program acknowledged or refused it itself."""
@@ -318,7 +280,7 @@ class Subscriber:
             now = time.monotonic()
             mine = [seq for seq in self._working if self._in_handler(seq, now)]
             mine += [seq for seq in self._waiting if seq not in self._working]  # no second copy of one in the handler
-            await self._send_numbers("extend", mine)
+            await self._channel.send_parts("extend", "seqs", mine)
 
     def _receive_delivery(self, delivery: Delivery) -> None:
         """Queue a delivery, unless it is a repetition of one that is in the client or has just been acknowledged."""
@@ -394,12 +356,12 @@ class Subscriber:
             self._waiting.clear()  # not handed out yet: the broker sends them again, in order
         if self._last_error:
             log.warning("connected to the broker at %s", self._client.url)
-        self._socket, self._last_error, self._refusal = socket, "", None
+        self._channel.socket, self._last_error, self._refusal = socket, "", None
         self.connections += 1
         if self._subscriptions and "put" not in hello and welcome.get("new"):  # it expired, or was removed
             log.warning("the broker did not know subscriber %r any more: its subscriptions are made again", self.name)
             put = list(self._subscriptions.values())
-            await self._send({"type": "subscribe", "put": put, "request": next(self._requests)})
+            await self._channel.ask({"type": "subscribe", "put": put})
         await self._send_acks()
         self._tell("connected")
         if self._ready is not None and not self._ready.done():
@@ -417,39 +379,33 @@ class Subscriber:
                     self._receive_delivery(delivery)
             elif message["type"] == "error" and not message["request"]:
                 self._refusal = error_of(message)  # the broker closes the connection after it
-            elif message["request"] in self._answers:
-                answer = self._answers[message["request"]]
-                if not answer.done():
-                    answer.set_result(message)
+            else:
+                self._channel.answered(message)
 
     def _fatal(self, problem: BaseException) -> BrokerError | None:
         closed = problem.rcvd if isinstance(problem, ConnectionClosed) else None
-        if closed is not None and (found := closed_error(closed.code, closed.reason)) is not None:
-            return self._refusal or found
+        if closed is not None and (error := closed_error(closed.code, closed.reason)) is not None:
+            return self._refusal or error
         response = getattr(problem, "response", None)
         if response is not None and response.status_code in (401, 403):
-            said = {"message": f"the broker refused the connection: {reason_of(problem)}"}
-            return error_of({"error": said}, response.status_code)
+            message = f"the broker refused the connection: {reason_of(problem)}"
+            return error_of({"error": {"message": message}}, response.status_code)
         return None
 
     def _connection_lost(self, problem: BaseException) -> None:
-        was_connected, self._socket = self._socket is not None, None
+        was_connected = self._channel.socket is not None
+        self._channel.lost()
         text = reason_of(problem) + https_hint(self._client.url, problem)
         if was_connected:
             self._tell("lost", text)
         if not self._last_error:
             log.warning("no connection to the broker at %s, trying again: %s", self._client.url, text)
         self._last_error = text
-        for answer in self._answers.values():
-            if not answer.done():
-                answer.set_exception(ConnectionClosed(None, None))
 
     def _end(self, problem: BrokerError) -> None:
-        self._socket, self._fatal_error = None, problem
+        self._fatal_error = problem
+        self._channel.lost(problem)
         self._tell("closed", str(problem))
-        for answer in self._answers.values():
-            if not answer.done():
-                answer.set_exception(problem)
         if not self._hello["ephemeral"]:
             self._waiting.clear()  # the broker still has them
         if self._ready is not None and not self._ready.done():
@@ -463,14 +419,14 @@ def _ranges(numbers: list[int]) -> list[tuple[int, int]]:
     >>> _ranges([3, 1, 2, 7])
     [(1, 3), (7, 7)]
     """
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for number in sorted(numbers):
-        if found and number <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], number)
+        if ranges and number <= ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], number)
         else:
-            found.append((number, number))
-    return found
+            ranges.append((number, number))
+    return ranges
 
 
 def _numbers(deliveries: Iterable[Delivery | int]) -> list[int]:
-    return [one if isinstance(one, int) else one.seq for one in deliveries]
+    return [delivery if isinstance(delivery, int) else delivery.seq for delivery in deliveries]

@@ -11,8 +11,8 @@ from hitbox.encoding.schema import Schema
 T = TypeVar("T")
 
 
-class SyncManagement:
-    """The methods of `SyncClient` that manage a broker; `asynchronous` does the work."""
+class SyncRequests:
+    """What the methods share; `asynchronous` does the work."""
 
     asynchronous: Any
 
@@ -23,6 +23,10 @@ class SyncManagement:
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         raise NotImplementedError
+
+
+class SyncSubscriberManagement(SyncRequests):
+    """Subscribers, their subscriptions, webhooks and deliveries."""
 
     def subscribers(self, q: str = "", limit: int = 100) -> list[dict[str, Any]]:
         """Subscribers whose name contains `q`, with their pending deliveries and options, the longest queue first."""
@@ -104,6 +108,10 @@ class SyncManagement:
         """Restart the time-out of such deliveries."""
         self.do(self._management.extend(subscriber, seqs))
 
+
+class SyncEventManagement(SyncRequests):
+    """Events that are stored or delayed, dead letters, and what predicates say about events."""
+
     def events(self, first: int = 1, limit: int = 100) -> dict[str, Any]:
         """{"events": stored events, "next": where the next call begins}."""
         return self.do(self._management.events(first, limit))
@@ -146,6 +154,10 @@ class SyncManagement:
         """Delete dead letters for good; returns how many."""
         return self.do(self._management.drop_dead_letters(numbers))
 
+
+class SyncBrokerManagement(SyncRequests):
+    """The schema, the state and the figures of the broker."""
+
     def schema(self) -> Schema:
         """The attributes that events and subscriptions may use."""
         return self.do(self._management.schema())
@@ -173,6 +185,10 @@ class SyncManagement:
     def openapi(self) -> dict[str, Any]:
         """The OpenAPI description of the interface."""
         return self.do(self._management.openapi())
+
+
+class SyncAccessManagement(SyncRequests):
+    """Principals and their tokens."""
 
     def whoami(self) -> dict[str, Any]:
         """The principal of this client's token, and its rights."""
@@ -233,3 +249,7 @@ class SyncManagement:
     def revoke_token(self, id: str) -> None:
         """Revoke a token; its connections are closed."""
         self.do(self._management.revoke_token(id))
+
+
+class SyncManagement(SyncSubscriberManagement, SyncEventManagement, SyncBrokerManagement, SyncAccessManagement):
+    """The methods of `SyncClient` that manage a broker."""

@@ -106,8 +106,8 @@ def test_reconnect_resumes(tmp_path: Path) -> None:
             assert [d.seq for d in await take(eve, 1)] == [1]
             await until(lambda: broker.describe()["pending"] == 0)
             for subscriber in (ann, eve):
-                assert subscriber._socket is not None
-                await subscriber._socket.close()
+                assert subscriber._channel.socket is not None
+                await subscriber._channel.socket.close()
             await client.publish({"qty": 2})
             assert [d.seq for d in await take(ann, 1)] == [2]
             await until(lambda: eve.connections == 2 and len(broker.registry.ephemeral_index) == 1)
