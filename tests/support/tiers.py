@@ -30,11 +30,12 @@ def pairs(**values: Iterable[Any]) -> pytest.MarkDecorator:
         row = max(every, key=lambda row: len(to_meet & _pairs_of(row)))  # the first of those that are as good
         kept.add(row)
         to_meet -= _pairs_of(row)
-    rows = [(row, [column[at] for column, at in zip(columns, row, strict=True)]) for row in every]
-    marks = {True: [], False: [pytest.mark.exhaustive]}
-    return pytest.mark.parametrize(
-        tuple(values), [pytest.param(*found, marks=marks[row in kept]) for row, found in rows]
-    )
+    cases = []
+    for row in every:
+        found = [column[at] for column, at in zip(columns, row, strict=True)]
+        name = "-".join(str(part) for value in found for part in _values(value))
+        cases.append(pytest.param(*found, id=name, marks=() if row in kept else pytest.mark.exhaustive))
+    return pytest.mark.parametrize(tuple(values), cases)
 
 
 def _pairs_of(row: tuple[int, ...]) -> set[Any]:
