@@ -83,7 +83,7 @@ def add(counts: Counts, name: str, row: list[int]) -> None:
 
 def table(counts: Counts) -> str:
     def share(part: int, whole: int) -> str:
-        return f"{whole:,} | {part / whole:.1%}" if whole else "| "
+        return f"{whole:,} | {part / whole:.1%}" if whole else "|"
 
     rows = ["| room | lines | reached | branches | reached |", "| --- | --: | --: | --: | --: |"]
     rows += [
