@@ -161,20 +161,22 @@ def test_the_error_of_an_expensive_subscription_leaves_the_task(spark: Any, tmp_
     index = Index(LISTS)
     index.subscribe("pairs", PAIRS)
     index.save(tmp_path / "snapshot")
-    lists = "transform(sequence(1, 2500), i -> named_struct('{}', int(i)))"
+    lists = "transform(sequence(1, 500), i -> named_struct('{}', int(i)))"
     events = spark.range(7, 8).selectExpr("id AS event_id", *(f"{lists.format(f)} AS {n}" for n, f in ("ax", "by")))
     with pytest.raises(Exception, match=r"subscription 'pairs' is too expensive") as raised:
-        hs.match(events, str(tmp_path / "snapshot"), allow_missing=True).collect()
+        hs.match(events, str(tmp_path / "snapshot"), allow_missing=True, match_steps=200_000).collect()
     first = str(raised.value).partition("\tat ")[0]
-    assert "hitbox.errors.TooExpensive: subscription 'pairs' is too expensive: 5,000,000 steps did" in first
+    assert "hitbox.errors.TooExpensive: subscription 'pairs' is too expensive: 200,000 steps did" in first
     assert "whether it matches the event with event_id = 7; simplify" in first
     assert "Traceback" not in first
-    rows = hs.match(events, str(tmp_path / "snapshot"), allow_missing=True, on_error="return").collect()
+    rows = hs.match(
+        events, str(tmp_path / "snapshot"), allow_missing=True, match_steps=200_000, on_error="return"
+    ).collect()
     assert [row.subscriptions for row in rows] == [None]
-    assert rows[0].error.startswith("subscription 'pairs' is too expensive: 5,000,000 steps did not decide whether")
+    assert rows[0].error.startswith("subscription 'pairs' is too expensive: 200,000 steps did not decide whether")
 
 
-@pytest.mark.parametrize("by_part", [False, True])
+@pytest.mark.parametrize("by_part", only([True], [False, True]))  # whole: the test above
 def test_the_steps_of_a_match_can_be_set(spark: Any, tmp_path: Path, by_part: bool) -> None:
     index = Index({"name": "string"})
     index.subscribe("search", "name REGEXP '^a+$'")
