@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,6 @@ STEPS = 1_000
 """Steps of SQLite between two looks at the clock."""
 
 
-@contextlib.contextmanager
-def reading(path: Path) -> Iterator[apsw.Connection]:
-    """Another connection to a store, to read what is committed."""
-    with contextlib.closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
-        connection.set_busy_timeout(BUSY_MILLISECONDS)
-        yield connection
-
-
 class Reader:
     """Reads what is committed, from any thread; on a connection of its own after `separate`."""
 
@@ -37,8 +28,12 @@ class Reader:
         self._reading = threading.Lock()
 
     def separate(self) -> None:
-        self._db, self._separate = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY), True
-        self._db.set_busy_timeout(BUSY_MILLISECONDS)
+        self._db, self._separate = self._connected(), True
+
+    def _connected(self) -> apsw.Connection:
+        connection = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY)
+        connection.set_busy_timeout(BUSY_MILLISECONDS)
+        return connection
 
     def read(self, query: str, values: Row | dict[str, Any] = ()) -> list[Row]:
         with self._reading:
@@ -48,7 +43,7 @@ class Reader:
         """Read with a query that may look at any number of rows: nobody else waits for it, and it ends in time."""
         if not self._separate:
             return search(self._db, query, values)
-        with reading(self._path) as connection:
+        with contextlib.closing(self._connected()) as connection:
             return search(connection, query, values)
 
     def close(self) -> None:

@@ -34,10 +34,6 @@ class Space:
         self.reserve = Reserve(disk, folder / "reserve")
         self._checkpoint_bytes = self.next_checkpoint = min(CHECKPOINT_BYTES, self.reserve.bytes // 2)
 
-    def count_pages(self) -> None:
-        """From now on, count the pages that commits write to the log."""
-        self.db.set_wal_hook(self._count_pages)
-
     def set_max_bytes(self, max_bytes: int | None) -> None:
         """Set the maximum size of the database; None: no limit."""
         self._max_bytes = max_bytes
@@ -125,7 +121,8 @@ class Space:
             "it, or acknowledge or remove what is pending"
         )
 
-    def _count_pages(self, _db: object, _name: str, pages: int) -> int:
+    def count_pages(self, _db: object, _name: str, pages: int) -> int:
+        """SQLite calls this after each commit: so many pages are in the log."""
         self._pages = pages
         return apsw.SQLITE_OK
 

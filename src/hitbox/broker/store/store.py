@@ -132,7 +132,7 @@ class Store:
         self._parts.callback(self.space.reserve.close)
         self._make_topics()
         self._check(existed)
-        self.space.count_pages()
+        self.db.set_wal_hook(self.space.count_pages)
         if self.disk.shared:
             self.reader.separate()
             self._parts.callback(self.reader.close)
@@ -303,21 +303,19 @@ class Store:
         gone += [row[2] for row in self.recent.all() if row[2] < first]
         if gone:
             found.append(f"{len(gone)} pending deliveries of events that are gone (such as event {min(gone)})")
-        query = (
-            f"SELECT count(*), min(event) FROM kept WHERE {UNUSED} AND event NOT IN (SELECT value FROM json_each(?))"
-        )
         failed = msgspec.json.encode(self.meta.get("failed", [])).decode()
-        for count, event in self.db.execute(query, (failed,)):
+        for query, what in (
+            (f"event) FROM kept WHERE {UNUSED} AND event NOT IN (SELECT value FROM json_each(:failed))",
+             "events that are kept for no delivery (such as event {})"),
+            ("""name) FROM suspended s WHERE NOT EXISTS (
+                SELECT 1 FROM subscriptions t WHERE t.subscriber = s.subscriber AND t.name = s.name)""",
+             "suspensions of subscriptions that do not exist (such as {!r})"),
+            (f"name) FROM subscriptions WHERE NOT ({READABLE})",
+             "subscriptions with a value of the wrong kind (such as {!r})"),
+        ):  # fmt: skip
+            ((count, example),) = self.db.execute(f"SELECT count(*), min({query}", {"failed": failed})
             if count:
-                found.append(f"{count} events that are kept for no delivery (such as event {event})")
-        query = """SELECT count(*), min(name) FROM suspended s WHERE NOT EXISTS (
-                   SELECT 1 FROM subscriptions t WHERE t.subscriber = s.subscriber AND t.name = s.name)"""
-        for count, name in self.db.execute(query):
-            if count:
-                found.append(f"{count} suspensions of subscriptions that do not exist (such as {name!r})")
-        for count, name in self.db.execute(f"SELECT count(*), min(name) FROM subscriptions WHERE NOT ({READABLE})"):
-            if count:
-                found.append(f"{count} subscriptions with a value of the wrong kind (such as {name!r})")
+                found.append(f"{count} {what.format(example)}")
         return found
 
     # ---- transactions, called by the writer

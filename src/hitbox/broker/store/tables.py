@@ -1,10 +1,5 @@
 """The tables of the store, and what their rows are.
 
-    DIR/hitbox.db      write-ahead log, synchronous=FULL: a commit is on disk when it returns
-    DIR/beacon         the commit marker: how many commits there were (see commit_marker.py)
-    DIR/reserve        reserved disk space, so that deletes work when the disk is full (see disk.py)
-    DIR/snapshots/     the index (derived data): read at start, then updated from the table `changes`
-
     meta           key                                    value
     subscribers    number                                 name, settings
     subscriptions  subscriber, name                       where, priority, about
