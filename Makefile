@@ -19,7 +19,7 @@ demo: setup-demo ## set up what the demo needs, then run the main job on Spark e
 	@echo "      ($(PY) examples/price_alerts.py), or the whole tour in docs/ (make docs)."
 
 check: lint      ## after each change: format, lint, types, and the quick tests
-	HITBOX_EXAMPLES=20 $(PY) -m pytest -n 2 -m "not slow and not spark and not exhaustive"
+	HITBOX_EXAMPLES=20 $(PY) -m pytest -n 2 -m "not slow and not spark and not exhaustive" --ignore=tests/spark
 
 test: lint docs  ## what CI runs: format, lint, types, docs, and a test of every door and feature
 	@tools/need disk
