@@ -186,15 +186,15 @@ def match(
             matches = index.match_batch(table, where, threads=1 if threads is None else threads, on_error=on_error)
             matches = match_results.limited(matches, limit)
         total = f"{len(matches.ids)} matches" + (f", {len(matches.errors)} bad events" if matches.errors else "")
-        found = match_results.as_table(matches, labels, form, on_error)
+        results = match_results.as_table(matches, labels, form, on_error)
         if out is not None:
-            table_files.write_table(out, found)
+            table_files.write_table(out, results)
             print(f"{len(matches)} events, {total} -> {out}", file=sys.stderr)
         elif as_json:
-            for line in table_files.json_lines(found):
+            for line in table_files.json_lines(results):
                 print(line)
         else:
-            _show(found)
+            _show(results)
             print(f"{len(matches)} events, {len(index)} subscriptions, {total}", file=sys.stderr)
 
 
@@ -208,12 +208,12 @@ def _check_place(spark: bool, on_spark: dict[str, Any], here: dict[str, Any]) ->
             )
 
 
-def _show(found: Any) -> None:
-    table = Table(*found.column_names)
-    for row in found.slice(0, 50).to_pylist():
+def _show(answer: Any) -> None:
+    table = Table(*answer.column_names)
+    for row in answer.slice(0, 50).to_pylist():
         table.add_row(*map(_cell, row.values()))
-    if len(found) > 50:
-        table.add_row("…", f"{len(found) - 50} more rows; use --out or --json for all")
+    if len(answer) > 50:
+        table.add_row("…", f"{len(answer) - 50} more rows; use --out or --json for all")
     Console().print(table)
 
 
@@ -270,12 +270,12 @@ def translate(
 
 def _event(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        event = json.loads(text)
     except (ValueError, RecursionError) as problem:
         raise ValueProblem(f"the event is not JSON: {problem}") from None
-    if not isinstance(found, dict):
+    if not isinstance(event, dict):
         raise ValueProblem("the event is not a JSON object, such as '{\"price\": 12.5}'")
-    return found
+    return event
 
 
 def main() -> None:

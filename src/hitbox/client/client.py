@@ -98,14 +98,14 @@ class Client(Management):
     ) -> Any:
         headers = {"content-type": kind} if content is not None else {}
         response = await self._answer(method, path, content=content, headers=headers, params=query)
-        found, status = decoded(response.content), response.status_code
-        if found is None and response.content:
+        answer, status = decoded(response.content), response.status_code
+        if answer is None and response.content:
             raise StoreFailed(
                 f"the server at {self.url} is not a broker: {method} {path} returned no JSON (status {status})"
             )
         if status >= 400:
-            raise error_of(found, status)
-        return found
+            raise error_of(answer, status)
+        return answer
 
     def _check_open(self) -> None:
         if self._publishing.closed:
@@ -129,10 +129,10 @@ class Client(Management):
     async def health(self) -> dict[str, Any]:
         """What /readyz says: "ok", "status", "reason", "checks"; also if the broker cannot be used."""
         response = await self._answer("GET", "/readyz")
-        found = decoded(response.content)
-        if not isinstance(found, dict) or "checks" not in found:
+        state = decoded(response.content)
+        if not isinstance(state, dict) or "checks" not in state:
             raise self._no_broker("GET /readyz", response)
-        return found
+        return state
 
     async def alive(self) -> bool:
         """What /livez says: false if only a restart helps."""
@@ -158,8 +158,8 @@ class Client(Management):
                 if response.status_code >= 400:
                     raise error_of(decoded(await response.aread()), response.status_code)
                 async for line in response.aiter_lines():
-                    if line.startswith("data: ") and isinstance(found := decoded(line[6:].encode()), dict):
-                        yield found
+                    if line.startswith("data: ") and isinstance(figures := decoded(line[6:].encode()), dict):
+                        yield figures
         except httpx.HTTPError as problem:
             raise StoreFailed(
                 f"the broker at {self.url} sends no more: {problem or type(problem).__name__}"
@@ -181,8 +181,8 @@ class Client(Management):
         try:
             return await asyncio.to_thread(receive, fetch, Path(folder))
         except asyncio.CancelledError:
-            for one in downloads:  # so that the thread ends, and removes what it has made
-                one.cancel()
+            for download in downloads:  # so that the thread ends, and removes what it has made
+                download.cancel()
             raise
 
     async def download(self, method: str, path: str, file: IO[bytes], progress: Progress = no_progress) -> None:
@@ -274,10 +274,10 @@ class Client(Management):
             return await self._publish_until_accepted(lambda: self._publish(sent), repeatable)
 
         async def publish() -> Any:
-            found = await self.request("POST", "/v1/events", sent, on_error=on_error)
+            answer = await self.request("POST", "/v1/events", sent, on_error=on_error)
             numbers = list(items)
-            bad.update({numbers[one["event"]]: one["error"] for one in found["errors"]})
-            return found
+            bad.update({numbers[error["event"]]: error["error"] for error in answer["errors"]})
+            return answer
 
         bad: dict[int, str] = {}
         first = await self._publish_until_accepted(publish, repeatable)
@@ -289,7 +289,7 @@ class Client(Management):
     async def publish_cloudevents(self, *events: Mapping[str, Any]) -> int:
         """Publish CloudEvents in JSON format, all or none; returns the number of the first. Their `data` may be bytes:
         it is sent as `data_base64`."""
-        content = encoded([cloudevent_fields(one) for one in events])
+        content = encoded([cloudevent_fields(event) for event in events])
         return await self._publish_until_accepted(lambda: self._send("POST", "/v1/events", content, BATCHED), True)
 
     async def _publish_until_accepted(self, publish: Callable[[], Awaitable[Any]], repeatable: bool) -> int:
@@ -298,8 +298,8 @@ class Client(Management):
         until = time.monotonic() + self.timeout
         for pause in pauses():
             try:
-                found = await publish()
-                return int(found["delayed"] if "delayed" in found else found["first"])
+                answer = await publish()
+                return int(answer["delayed"] if "delayed" in answer else answer["first"])
             except (KeyError, TypeError, ValueError):
                 raise StoreFailed(f"the server at {self.url} is not a broker: it returned no event number") from None
             except Overloaded as problem:
@@ -324,20 +324,20 @@ class Client(Management):
                     await self._publishing.open()
                 except (OSError, InvalidHandshake, ConnectionClosed, InvalidURI) as problem:
                     status = getattr(getattr(problem, "response", None), "status_code", 0)
-                    found = await by_http()
+                    answer = await by_http()
                     self._publish_by_http = status in NO_SOCKET  # it has no sockets; the client's rights were enough
-                    return found
+                    return answer
                 if len(content) > self._publishing.largest:
                     return await by_http()
-                found = await self._publishing.publish(content)
+                answer = await self._publishing.publish(content)
         except (ConnectionLost, TimeoutError) as problem:
             reason = str(problem) or f"waited for {self.timeout:g} s"
             raise NoAnswer(
                 f"no answer from the broker at {self.url}: {reason}. The events may have been accepted"
             ) from problem
-        if found["type"] == "error":
-            raise error_of(found, found["status"])
-        return found
+        if answer["type"] == "error":
+            raise error_of(answer, answer["status"])
+        return answer
 
     def subscriber(
         self,
@@ -365,7 +365,9 @@ class Client(Management):
             hello["options"] = options
         if cloudevents:
             hello["format"] = "cloudevents"
-        return Subscriber(self, hello, auto, window, handler_seconds, [dict(one) for one in subscriptions], on_state)
+        return Subscriber(
+            self, hello, auto, window, handler_seconds, [dict(subscription) for subscription in subscriptions], on_state
+        )
 
     def open_socket(self, path: str, seconds: float | None) -> Any:
         address = "ws" + self.url[len("http") :] + path

@@ -43,7 +43,7 @@ class Delivery(msgspec.Struct, frozen=True):
 def delivery_of(row: Any, incarnation: str) -> Delivery:
     """A delivery from a message of the broker, whose store has this incarnation."""
     row["key"] = f"{incarnation}-{row['seq']}"
-    found = msgspec.convert(row, Delivery)
-    if found.content_type is None:
-        return found
-    return msgspec.structs.replace(found, payload=received_payload(found.payload, found.content_type))
+    delivery = msgspec.convert(row, Delivery)
+    if delivery.content_type is None:
+        return delivery
+    return msgspec.structs.replace(delivery, payload=received_payload(delivery.payload, delivery.content_type))

@@ -23,11 +23,11 @@ Refused = BrokerError
 """What older programs catch: any error of the broker."""
 CLASSES = (BadRequest, NotAllowed, Forbidden, Unknown, Conflict, TooLarge, Overloaded, StoreFailed, StoreFull)
 BY_KIND: dict[str, type[BrokerError]] = {
-    **{one.__name__: one for one in CLASSES},
+    **{kind.__name__: kind for kind in CLASSES},
     "UnknownSubscription": Unknown,
     "ValueProblem": BadEvent,
 }
-BY_STATUS: dict[int, type[BrokerError]] = {400: BadRequest, **{one.status: one for one in reversed(CLASSES)}}
+BY_STATUS: dict[int, type[BrokerError]] = {400: BadRequest, **{kind.status: kind for kind in reversed(CLASSES)}}
 PREDICATES = ("PredicateError", "SyntaxProblem", "TypeProblem", "LimitExceeded", "UnknownAttribute", "DialectError")
 CLOSED: dict[int, tuple[type[BrokerError], str]] = {
     1008: (NotAllowed, "the broker refused the connection"),
@@ -37,9 +37,9 @@ CLOSED: dict[int, tuple[type[BrokerError], str]] = {
 """The codes of a closed connection after which the client does not connect again."""
 
 
-def error_of(found: Any, status: int | None = None) -> BrokerError:
+def error_of(answer: Any, status: int | None = None) -> BrokerError:
     """The exception for an answer of the broker. `status`: that of HTTP; None in a message of a WebSocket."""
-    error = found.get("error") if isinstance(found, dict) else None
+    error = answer.get("error") if isinstance(answer, dict) else None
     if not isinstance(error, dict):
         error = {}
     message = str(error.get("message") or f"the broker answered with status {status}")

@@ -39,11 +39,11 @@ def cloudevent_fields(event: Mapping[str, Any]) -> dict[str, Any]:
     fields = as_mapping(event)
     if fields is None:
         raise BadRequest(f"a CloudEvent is a mapping of its attributes and data, not {brief(event)}")
-    found = {name: _json(value, name, 1) for name, value in fields.items() if name != "data"}
+    published = {name: _json(value, name, 1) for name, value in fields.items() if name != "data"}
     data = fields.get("data")
     if isinstance(data, (bytes, bytearray, memoryview)):
-        return {**found, "data_base64": to_base64(bytes(data))}
-    return found if data is None else {**found, "data": _json(data, "data", 1)}
+        return {**published, "data_base64": to_base64(bytes(data))}
+    return published if data is None else {**published, "data": _json(data, "data", 1)}
 
 
 def received_payload(payload: Any, content_type: str | None) -> Any:
@@ -73,11 +73,11 @@ def _json(value: Any, place: str, depth: int) -> Any:
         inner = value.tolist() if isinstance(value, np.ndarray) and value.ndim == 0 else value
         if not isinstance(inner, (list, tuple, set, frozenset, np.ndarray)):
             return _json(inner, place, depth)
-        return [_json(one, f"{place}[{at}]", depth + 1) for at, one in enumerate(inner)]
+        return [_json(part, f"{place}[{at}]", depth + 1) for at, part in enumerate(inner)]
     fields = as_mapping(value)
     if fields is None:
         raise BadRequest(f"{place} is {brief(value)}, a {type(value).__name__}, which JSON cannot hold")
-    return {_key(key, place): _json(one, f"{place}.{key}", depth + 1) for key, one in fields.items()}
+    return {_key(key, place): _json(part, f"{place}.{key}", depth + 1) for key, part in fields.items()}
 
 
 def _key(key: Any, place: str) -> str:

@@ -45,8 +45,8 @@ class PublishSocket:
                 if self.closed:
                     await socket.close()
                     raise ConnectionLost("the client was closed")
-                said = socket.response.headers.get(MESSAGE_BYTES, "")
-                self.largest = min(LARGEST, int(said) - AROUND) if said.isdecimal() else LARGEST
+                limit = socket.response.headers.get(MESSAGE_BYTES, "")
+                self.largest = min(LARGEST, int(limit) - AROUND) if limit.isdecimal() else LARGEST
                 self._socket = socket
                 self._reader = asyncio.create_task(self._read(self._socket))
 

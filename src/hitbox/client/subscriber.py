@@ -126,10 +126,10 @@ class Subscriber:
         self, name: str, where: str, *, priority: int = 4, about: Mapping[str, Any] | None = None
     ) -> list[str]:
         """Add or replace a subscription; returns warnings."""
-        one = {"name": name, "where": where, "priority": priority, "about": for_json(about or {})}
-        found = await self._request({"type": "subscribe", "put": [one]})
-        self._subscriptions[name] = one
-        return list(found["warnings"])
+        subscription = {"name": name, "where": where, "priority": priority, "about": for_json(about or {})}
+        answer = await self._request({"type": "subscribe", "put": [subscription]})
+        self._subscriptions[name] = subscription
+        return list(answer["warnings"])
 
     async def unsubscribe(self, name: str) -> None:
         """Remove a subscription."""

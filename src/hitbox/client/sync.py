@@ -44,13 +44,13 @@ class SyncClient(SyncManagement):
         if self._loop.is_closed():
             work.close()
             raise StoreFailed("the client is closed")
-        found = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
-            return found.result()
+            return future.result()
         except CancelledError:
             raise StoreFailed("the client was closed during the call") from None
         except BaseException:
-            found.cancel()  # after an interrupt nothing waits for it
+            future.cancel()  # after an interrupt nothing waits for it
             raise
 
     def __enter__(self) -> SyncClient:
@@ -63,8 +63,8 @@ class SyncClient(SyncManagement):
         """Disconnect. Loops over deliveries end, also in other threads."""
         if self._loop.is_closed():
             return
-        for one in list(self._subscribers):
-            one.close()
+        for subscriber in list(self._subscribers):
+            subscriber.close()
         self.do(self.asynchronous.close())
         self._end()
 
@@ -126,17 +126,17 @@ class SyncClient(SyncManagement):
         return bool(self.do(self.asynchronous.alive()))
 
     def live(self, where: str = "") -> Iterator[dict[str, Any]]:
-        found = self.asynchronous.live(where)
+        figures = self.asynchronous.live(where)
         try:
             while True:
                 try:
-                    yield self.do(anext(found))
+                    yield self.do(anext(figures))
                 except StopAsyncIteration:
                     return
         finally:
             if not self._loop.is_closed():
                 with contextlib.suppress(RuntimeError):  # it is ending already, after an interrupt
-                    self.do(found.aclose())
+                    self.do(figures.aclose())
 
     def backup(
         self,
@@ -164,9 +164,9 @@ class SyncClient(SyncManagement):
             "ephemeral": ephemeral, "auto": auto, "window": window, "handler_seconds": handler_seconds,
             "subscriptions": list(subscriptions), "cloudevents": cloudevents, "on_state": on_state, **options,
         }  # fmt: skip
-        found = SyncSubscriber(self, name, settings, None)
-        self._subscribers.add(found)
-        return found
+        subscriber = SyncSubscriber(self, name, settings, None)
+        self._subscribers.add(subscriber)
+        return subscriber
 
     def listen(
         self, name: str = "", subscriptions: Iterable[Mapping[str, Any]] = (), count: int | None = None, **options: Any
@@ -178,9 +178,9 @@ class SyncClient(SyncManagement):
                 for delivery in ann:
                     ann.ack(delivery)
         """
-        found = SyncSubscriber(self, name, {"subscriptions": list(subscriptions), **options}, count)
-        self._subscribers.add(found)
-        return found
+        subscriber = SyncSubscriber(self, name, {"subscriptions": list(subscriptions), **options}, count)
+        self._subscribers.add(subscriber)
+        return subscriber
 
 
 class SyncSubscriber:
@@ -255,10 +255,10 @@ class SyncSubscriber:
         return self
 
     def __next__(self) -> Delivery:
-        found: Delivery | None = None
+        delivery: Delivery | None = None
         try:
             if not self._closed:
-                found = self._wait(self._advance)
+                delivery = self._wait(self._advance)
         except StoreFailed:
             if not self._closed:
                 self.close()
@@ -266,10 +266,10 @@ class SyncSubscriber:
         except BaseException:
             self.close()
             raise
-        if found is None:
+        if delivery is None:
             self.close()
             raise StopIteration
-        return found
+        return delivery
 
     async def _advance(self) -> Delivery | None:
         """Acknowledge the last delivery and wait for the next one; None after `count` of them."""
@@ -299,19 +299,19 @@ class SyncSubscriber:
         logged, and the delivery is refused."""
         try:
             while True:
-                found = self.next()
+                delivery = self.next()
                 try:
-                    result = callback(found)
+                    result = callback(delivery)
                 except Exception:
-                    self._subscriber.log_failure(found)
-                    self.nack(found)
+                    self._subscriber.log_failure(delivery)
+                    self.nack(delivery)
                     continue
                 if inspect.iscoroutine(result):  # nothing of it has run
                     result.close()
-                    self.nack(found)
+                    self.nack(delivery)
                     raise BadRequest("the callback is asynchronous: use it with `hitbox.Client`, not with Client.sync")
                 if self._subscriber.auto:
-                    self._do(self._subscriber.finish(found))
+                    self._do(self._subscriber.finish(delivery))
         except StoreFailed:
             if not self._closed:
                 raise

@@ -71,10 +71,10 @@ def decoded(content: bytes) -> Any:
 def reason_of(problem: BaseException) -> str:
     """Why there is no connection: the broker's answer to the handshake, or the error itself."""
     response = getattr(problem, "response", None)
-    found = decoded(response.body or b"") if response is not None else None
-    error = found.get("error") if isinstance(found, dict) else None
-    said = error.get("message") if isinstance(error, dict) else None
-    return str(said or problem) or type(problem).__name__
+    answer = decoded(response.body or b"") if response is not None else None
+    error = answer.get("error") if isinstance(answer, dict) else None
+    message = error.get("message") if isinstance(error, dict) else None
+    return str(message or problem) or type(problem).__name__
 
 
 def https_hint(url: str, problem: BaseException) -> str:

@@ -34,8 +34,8 @@ def labels(events: pa.Table, event_id: str | None, keep: Sequence[str], form: st
             raise TableError(f"the events have no column {name!r}{nearest(name, columns)}")
         if name in (RESULTS[form], *([ERROR] if on_error == "return" else [])) or (id is None and name == ROW):
             raise TableError(f"the events have a column {name!r}, which is the name of a result: rename it")
-    found = events.select(names)
-    return found if id else found.add_column(0, ROW, pa.array(range(len(events)), pa.int64()))
+    chosen = events.select(names)
+    return chosen if id else chosen.add_column(0, ROW, pa.array(range(len(events)), pa.int64()))
 
 
 def limited(matches: Matches, most: int | None) -> Matches:
@@ -57,8 +57,8 @@ def as_table(matches: Matches, events: pa.Table, form: str, on_error: str) -> pa
         numbers = np.repeat(numbers, matches.counts)
         table = events.take(pa.array(numbers)).append_column(RESULTS[form], matches.ids)
     else:
-        found = matches.to_list_array() if form == "arrays" else pa.array(matches.counts)
-        table = events.append_column(RESULTS[form], found)
+        results = matches.to_list_array() if form == "arrays" else pa.array(matches.counts)
+        table = events.append_column(RESULTS[form], results)
     if on_error != "return":
         return table
     bad = np.array([number for number, _ in matches.errors], np.int64)

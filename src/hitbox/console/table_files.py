@@ -107,10 +107,10 @@ def read_schema(text: str) -> Schema:
     """
     if text == STDIN or text.lower().endswith(".json"):
         try:
-            found: Any = json.loads(read_stdin() if text == STDIN else Path(text).read_bytes())
+            content: Any = json.loads(read_stdin() if text == STDIN else Path(text).read_bytes())
         except (OSError, ValueError, RecursionError) as problem:
             raise SchemaError(f"cannot read the schema {text}: {problem}") from None
-        return Schema.from_json(found) if isinstance(found, list) or _is_shown(found) else Schema(found)
+        return Schema.from_json(content) if isinstance(content, list) or _is_shown(content) else Schema(content)
     attributes = {}
     for part in text.split(","):
         name, colon, kind = part.strip().rpartition(":")
@@ -122,24 +122,24 @@ def read_schema(text: str) -> Schema:
     return Schema(attributes)
 
 
-def _is_shown(found: Any) -> bool:
+def _is_shown(content: Any) -> bool:
     """Whether this is a list of attributes in an object, and no object of names and types."""
-    rows = found.get("attributes") if isinstance(found, dict) and len(found) == 1 else None
+    rows = content.get("attributes") if isinstance(content, dict) and len(content) == 1 else None
     return isinstance(rows, list) and all(isinstance(row, dict) and {"name", "type"} <= row.keys() for row in rows)
 
 
 def infer_schema(events: pa.Table) -> Schema:
     """A schema with the types of the columns of an event table."""
-    found = {}
+    types = {}
     for field in events.schema:
         kind = _type_of(field.type)
         if kind:
-            found[field.name] = kind
-    if not found:
+            types[field.name] = kind
+    if not types:
         raise SchemaError(
             "no column of the events has a type that hitbox supports; give --schema, such as price:float,city:string"
         )
-    return Schema(found)
+    return Schema(types)
 
 
 def _type_of(kind: pa.DataType) -> Any:
@@ -149,7 +149,7 @@ def _type_of(kind: pa.DataType) -> Any:
         kind = kind.field("low").type
     if pa.types.is_struct(kind):
         fields = {field.name: _type_of(field.type) for field in kind}
-        return {name: one for name, one in fields.items() if one}
+        return {name: of_field for name, of_field in fields.items() if of_field}
     if is_list_type(kind):
         inner = _type_of(kind.value_type)
         return None if not inner or isinstance(inner, list) else [inner]

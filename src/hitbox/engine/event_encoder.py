@@ -37,7 +37,7 @@ class EventEncoder:
         # functions of the keys, not methods: the collector does not see a cycle through a native object
         others = partial(_other_value, keys), partial(_other_event, keys)
         self._keys, self._derivation = keys, Derivation(keys, used)
-        has_keys = any(not one.is_detail for one in keys.derived)
+        has_keys = any(not attribute.is_detail for attribute in keys.derived)
         derived = partial(_derived, self._derivation) if has_keys else None
         self.plan = _kernels.EventPlan(columns, _numbers(schema), free, *others, derived, schema.extra == "ignore")
 
@@ -48,13 +48,13 @@ class EventEncoder:
         """The rows of a table; errors count them from `first_row`."""
         return self._derivation.of_table(table, events.from_table(self._keys, table, first_row), first_row)
 
-    def many(self, some: list[Event], first_row: int = 0) -> Points:
+    def many(self, batch: list[Event], first_row: int = 0) -> Points:
         """A list of events, which nobody changes meanwhile; an error names the event's number, counted from
         `first_row`."""
-        if len(some) <= PIECE:
-            return Points(*self.plan.encode(some, first_row))
-        starts = range(0, len(some), PIECE)
-        parts = [Points(*self.plan.encode(some[at : at + PIECE], first_row + at)) for at in starts]
+        if len(batch) <= PIECE:
+            return Points(*self.plan.encode(batch, first_row))
+        starts = range(0, len(batch), PIECE)
+        parts = [Points(*self.plan.encode(batch[at : at + PIECE], first_row + at)) for at in starts]
         low = np.concatenate([part.low for part in parts])
         return Points(low, np.concatenate([part.high for part in parts]) if any(p.intervals for p in parts) else low)
 
@@ -66,13 +66,13 @@ def _numbers(schema: Schema) -> dict[str, Any]:
         above, _, last = name.rpartition(".")
         if above in fields:
             fields[above][last] = fields[name]
-    found: dict[str, Any] = dict(fields)
+    numbers: dict[str, Any] = dict(fields)
     for name, attribute in schema.items():
-        found[name] = schema.number(name) if attribute.role == "criteria" else -1
+        numbers[name] = schema.number(name) if attribute.role == "criteria" else -1
         above, _, last = name.rpartition(".")
         if above in fields:
-            fields[above][last] = found[name]
-    return found
+            fields[above][last] = numbers[name]
+    return numbers
 
 
 def _other_value(keys: Keys, number: int, value: Any, row: int) -> tuple[int, int]:

@@ -104,14 +104,14 @@ def down(number: int, node: int, nodes: I32, dirs: I32, grid: Rulers, bounds: Bo
     """The c-node below `node` that a new box belongs to."""
     while True:
         best, best_low, best_high, best_width = 0, 0, 0, TOP + 1
-        one = nodes[node, LINK]
-        while one:
-            row = row_of(number, dirs[one, ATTRIBUTE], bounds)
+        link = nodes[node, LINK]
+        while link:
+            row = row_of(number, dirs[link, ATTRIBUTE], bounds)
             if row >= 0:
                 low, high = spread(row, grid, bounds)
                 if high - low < best_width:
-                    best, best_low, best_high, best_width = one, low, high, high - low
-            one = dirs[one, NEXT]
+                    best, best_low, best_high, best_width = link, low, high, high - low
+            link = dirs[link, NEXT]
         if best == 0:
             return node
         node = dirs[best, BUCKET]
@@ -175,10 +175,10 @@ def best_attribute(
             if low[row] > MISSING:
                 begin, end = spread(row, grid, bounds)
                 score[attribute[row]] += (TOP - (end - begin)) / TOP
-    one = nodes[node, LINK]
-    while one:
-        score[dirs[one, ATTRIBUTE]] = 0
-        one = dirs[one, NEXT]
+    link = nodes[node, LINK]
+    while link:
+        score[dirs[link, ATTRIBUTE]] = 0
+        link = dirs[link, NEXT]
     while node != ROOT:
         score[dirs[nodes[node, OWNER], ATTRIBUTE]] = 0
         node = dirs[nodes[node, OWNER], HOLDER]
@@ -204,15 +204,15 @@ def partition(
     best = best_attribute(numbers, node, nodes, dirs, attributes, grid, bounds)
     bucket = 0
     if best >= 0:
-        dirs, one = take_row(dirs)
-        nodes, bucket = new_bucket(nodes, 1, TOP, 0, one, capacity)
-        dirs[one, NEXT], dirs[one, ATTRIBUTE], dirs[one, HOLDER], dirs[one, BUCKET] = (
+        dirs, link = take_row(dirs)
+        nodes, bucket = new_bucket(nodes, 1, TOP, 0, link, capacity)
+        dirs[link, NEXT], dirs[link, ATTRIBUTE], dirs[link, HOLDER], dirs[link, BUCKET] = (
             nodes[node, LINK],
             best,
             node,
             bucket,
         )
-        nodes[node, LINK] = one
+        nodes[node, LINK] = link
     for number in numbers:
         target = bucket if best >= 0 and row_of(number, best, bounds) >= 0 else node
         pages = put(number, target, nodes, pages, place)
@@ -314,7 +314,7 @@ def delete_all(numbers: I64, tree: Tree, place: I32, capacity: int) -> I32:
 @njit(cache=True, nogil=True)
 def visit(lows: I64, nodes: I32, dirs: I32, pages: I32, grid: Rulers, bounds: Bounds, stamps: I64) -> tuple[I64, I32]:
     offsets = np.zeros(len(lows) + 1, np.int64)
-    found, used = np.empty(64, np.int32), 0
+    matched, used = np.empty(64, np.int32), 0
     reached = np.empty(64, np.int32)
     stack = np.empty(nodes[0, 1] + 1, np.int32)
     for event in range(len(lows)):
@@ -326,16 +326,16 @@ def visit(lows: I64, nodes: I32, dirs: I32, pages: I32, grid: Rulers, bounds: Bo
             if nodes[node, SIZE] > len(reached):
                 reached = np.empty(2 * nodes[node, SIZE], np.int32)
             count = search(pages, nodes[node, HEAD], keys, keys, reached, *bounds)
-            found, used = report(reached, count, found, used, stamps)
-            one = nodes[node, LINK]
-            while one:
-                here = code(dirs[one, ATTRIBUTE], keys[dirs[one, ATTRIBUTE]], grid)
-                node = dirs[one, BUCKET] if here else 0
+            matched, used = report(reached, count, matched, used, stamps)
+            link = nodes[node, LINK]
+            while link:
+                here = code(dirs[link, ATTRIBUTE], keys[dirs[link, ATTRIBUTE]], grid)
+                node = dirs[link, BUCKET] if here else 0
                 while node:
                     stack[depth] = node
                     depth += 1
                     left = nodes[node, LEFT]
                     node = nodes[node, RIGHT] if left and here > nodes[left, HIGH] else left
-                one = dirs[one, NEXT]
+                link = dirs[link, NEXT]
         offsets[event + 1] = used
-    return offsets, found[:used].copy()
+    return offsets, matched[:used].copy()

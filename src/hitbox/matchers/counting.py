@@ -147,7 +147,7 @@ class Counting(TimedMatcher):
     def nbytes(self) -> int:
         arrays = (self.table, self.kinds, self.values, self.free)
         lists = (self.index, self.links, self.targets)
-        return sum(a.nbytes for a in arrays) + sum(one.nbytes() for one in lists)
+        return sum(a.nbytes for a in arrays) + sum(part.nbytes() for part in lists)
 
 
 @njit(cache=True, nogil=True)
@@ -195,23 +195,23 @@ def place_of(table: I32, kinds: I64, values: I64, kind: int, value: int) -> int:
 
 @njit(cache=True, nogil=True)
 def rehash(table: I32, kinds: I64, values: I64, ids: I32) -> None:
-    for one in ids:
-        table[place_of(table, kinds, values, kinds[one], values[one])] = one
+    for id in ids:
+        table[place_of(table, kinds, values, kinds[id], values[id])] = id
 
 
 @njit(cache=True, nogil=True)
 def intern(table: I32, kinds: I64, values: I64, free: I64, kind: I32, value: I64) -> tuple[I64, I64]:
     ids, new = np.empty(len(kind), np.int64), np.empty(len(kind), np.int64)
-    made = 0
+    taken = 0
     for i in range(len(kind)):
         place = place_of(table, kinds, values, kind[i], value[i])
         if table[place] == EMPTY:
-            one = free[len(free) - 1 - made]
-            table[place], kinds[one], values[one] = one, kind[i], value[i]
-            new[made] = one
-            made += 1
+            id = free[len(free) - 1 - taken]
+            table[place], kinds[id], values[id] = id, kind[i], value[i]
+            new[taken] = id
+            taken += 1
         ids[i] = table[place]
-    return ids, new[:made].copy()
+    return ids, new[:taken].copy()
 
 
 @njit(cache=True, nogil=True)
@@ -226,8 +226,8 @@ def look_up(table: I32, kinds: I64, values: I64, kind: I32, value: I64) -> I64:
 def forget(table: I32, kinds: I64, values: I64, gone: I64) -> None:
     """Take constraints out of the table; what probed past them moves up, so no tombstones stay."""
     mask = len(table) - 1
-    for one in gone:
-        hole = place_of(table, kinds, values, kinds[one], values[one])
+    for id in gone:
+        hole = place_of(table, kinds, values, kinds[id], values[id])
         probe = (hole + 1) & mask
         while table[probe] != EMPTY:
             wanted = home(kinds[table[probe]], values[table[probe]], mask)
@@ -312,17 +312,17 @@ def count_points(lows: I64, count: int, index: Any, links: Any, target: Any, bar
     start, size, constraint, values = index
     heads, sizes, owners, _ = links
     offsets = np.zeros(len(lows) + 1, np.int64)
-    found = np.empty(64, np.int32)
+    matched = np.empty(64, np.int32)
     used = 0
     for event in range(len(lows)):
         missing = target.copy()
-        found = grown(found, used + count)
-        used = report_bare(bare, found, used, stamps)
+        matched = grown(matched, used + count)
+        used = report_bare(bare, matched, used, stamps)
         for kind in range(len(start)):
             first, last = satisfied(kind % OPERATORS, lows[event, kind // OPERATORS])
             for i in range(start[kind], start[kind] + size[kind]):
                 if first <= values[i] <= last:
-                    one = constraint[i]
-                    used = tally(owners, heads[one], heads[one] + sizes[one], missing, found, used, stamps)
+                    id = constraint[i]
+                    used = tally(owners, heads[id], heads[id] + sizes[id], missing, matched, used, stamps)
         offsets[event + 1] = used
-    return offsets, found[:used].copy()
+    return offsets, matched[:used].copy()

@@ -204,11 +204,11 @@ def make_plan(rates: F64, planner: int) -> tuple[I64, int]:
     """The sequence of attributes, and how many of them from the front use the exclusive method."""
     sequence = np.arange(len(rates))
     for i in range(1, len(rates)):  # insertion sort by rising rate: attributes are few
-        one, k = sequence[i], i
-        while k and rates[sequence[k - 1]] > rates[one]:
+        attribute, k = sequence[i], i
+        while k and rates[sequence[k - 1]] > rates[attribute]:
             sequence[k] = sequence[k - 1]
             k -= 1
-        sequence[k] = one
+        sequence[k] = attribute
     if planner == EXCLUSIVE:
         return sequence, len(rates)
     if planner == INCLUSIVE:
@@ -308,7 +308,7 @@ def match_planned(
 ) -> tuple[I64, I32]:  # fmt: skip
     """`sequences` and `exclusives`: the plans of the events, or empty where they are to be made here."""
     offsets = np.zeros(len(lows) + 1, np.int64)
-    found = np.empty(64, np.int32)
+    matched = np.empty(64, np.int32)
     used = 0
     attributes = lows.shape[1]
     for event in range(len(lows)):
@@ -324,14 +324,14 @@ def match_planned(
             mark_side(marks, a, LOW, highs[event, a], cells, grid, lists, True)
         begin = used
         if exclusive == attributes:
-            found, used = unmarked(marks, found, used, stamps)
+            matched, used = unmarked(marks, matched, used, stamps)
         for k in range(exclusive, attributes):
             a = sequence[k]
             low, high = lows[event, a], highs[event, a]
             last = stamps if k == attributes - 1 else stamps[:0]  # only the last one determines a match
             if k == exclusive:
-                found, used = include_unmarked(marks, found, used, bounds[a], low, high, last)
+                matched, used = include_unmarked(marks, matched, used, bounds[a], low, high, last)
             else:
-                used = include(found, begin, used, bounds[a], low, high, last)
+                used = include(matched, begin, used, bounds[a], low, high, last)
         offsets[event + 1] = used
-    return offsets, found[:used].copy()
+    return offsets, matched[:used].copy()

@@ -148,8 +148,8 @@ def branches(boxes: Boxes, chosen: I64, grid: Rulers, attributes: int) -> tuple[
     level = np.full(attributes, -1, np.int64)
     level[chosen] = np.arange(len(chosen))
     levels = len(chosen)
-    found: tuple[I32, I32] = branches_of(boxes.offsets, boxes.attribute, boxes.low, boxes.high, level, levels, grid)
-    return found
+    ends: tuple[I32, I32] = branches_of(boxes.offsets, boxes.attribute, boxes.low, boxes.high, level, levels, grid)
+    return ends
 
 
 @njit(cache=True, nogil=True)
@@ -220,8 +220,8 @@ def leaves_of(numbers: I64, first: I32, last: I32, base: int) -> tuple[I32, I32]
             at = above
             while at >= above:
                 leaf = branch
-                for one in range(above, levels):
-                    leaf = leaf * base + place[one]
+                for chosen in range(above, levels):
+                    leaf = leaf * base + place[chosen]
                 for beside in range(last[box, -1] - first[box, -1] + 1):
                     leaves[used], owners[used] = leaf + beside, numbers[box]
                     used += 1
@@ -283,7 +283,7 @@ def visit(
     for at in range(levels):
         level[chosen[at]] = at
     offsets = np.zeros(len(lows) + 1, np.int64)
-    found, used = np.empty(64, np.int32), 0
+    matched, used = np.empty(64, np.int32), 0
     reached = np.empty(BLOCK, np.int32)
     begin, wide, turn = np.empty(levels, np.int64), np.empty(levels, np.int64), np.empty(levels, np.int64)
     zero, here = np.zeros(levels, np.int64), np.empty(levels, np.int64)
@@ -302,6 +302,6 @@ def visit(
                 count = search(numbers[block : min(block + BLOCK, end)], reached, keys, *bounds)
                 for i in range(count):
                     if first_of(reached[i], here, begin, level, grid, *bounds):
-                        found, used = report(reached[i:], 1, found, used, stamps)
+                        matched, used = report(reached[i:], 1, matched, used, stamps)
         offsets[event + 1] = used
-    return offsets, found[:used].copy()
+    return offsets, matched[:used].copy()

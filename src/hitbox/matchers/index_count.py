@@ -87,13 +87,13 @@ def count_covered(
     start, size, constraint, values = index
     heads, sizes, owners, _ = links
     offsets = np.zeros(len(lows) + 1, np.int64)
-    found = np.empty(64, np.int32)
+    matched = np.empty(64, np.int32)
     equal = np.empty(1, np.int32)
     used = 0
     for event in range(len(lows)):
         missing = target.copy()
-        found = grown(found, used + count)
-        used = report_bare(bare, found, used, stamps)
+        matched = grown(matched, used + count)
+        used = report_bare(bare, matched, used, stamps)
         for attribute in range(lows.shape[1]):
             key, own = lows[event, attribute], names[type_of[attribute]]
             name = own[name_place(own, attribute)]
@@ -104,7 +104,7 @@ def count_covered(
                 else:
                     begin, end = stretch(kind, key, start, size, values)
                     holding = constraint[begin:end]
-                for one in holding:
-                    used = tally(owners, heads[one], heads[one] + sizes[one], missing, found, used, stamps)
+                for id in holding:
+                    used = tally(owners, heads[id], heads[id] + sizes[id], missing, matched, used, stamps)
         offsets[event + 1] = used
-    return offsets, found[:used].copy()
+    return offsets, matched[:used].copy()

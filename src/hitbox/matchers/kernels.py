@@ -312,14 +312,14 @@ class Lists:
 def lay_out(size: I64, lists: Ints) -> tuple[I64, I64, I64]:
     """Start, size and room of each list in a new arena, when `lists` have got one entry more for each mention."""
     total = size.copy()
-    for one in lists:
-        total[one] += 1
+    for number in lists:
+        total[number] += 1
     room = total + total // 8
     begin = np.empty_like(size)
     used = 0
-    for one in range(len(size)):
-        begin[one] = used
-        used += room[one]
+    for number in range(len(size)):
+        begin[number] = used
+        used += room[number]
     return begin, total, room
 
 
@@ -329,10 +329,10 @@ def pack(
     begin: I64, total: I64, numbers_new: I32, values_new: I64, valued: bool, ordered: bool,
 ) -> None:  # fmt: skip
     end = begin + size
-    for one in np.flatnonzero(size):
-        numbers_new[begin[one] : end[one]] = numbers[start[one] : start[one] + size[one]]
+    for number in np.flatnonzero(size):
+        numbers_new[begin[number] : end[number]] = numbers[start[number] : start[number] + size[number]]
         if valued:
-            values_new[begin[one] : end[one]] = values[start[one] : start[one] + size[one]]
+            values_new[begin[number] : end[number]] = values[start[number] : start[number] + size[number]]
     for i in range(len(lists)):
         soon, place = end[lists[min(i + AHEAD, len(lists) - 1)]], end[lists[i]]
         prefetch(numbers_new, soon)
@@ -342,8 +342,8 @@ def pack(
             values_new[place] = their[i]
         end[lists[i]] += 1
     if ordered:
-        for one in np.flatnonzero(total > size):
-            sort_by_value(numbers_new[begin[one] : end[one]], values_new[begin[one] : end[one]])
+        for number in np.flatnonzero(total > size):
+            sort_by_value(numbers_new[begin[number] : end[number]], values_new[begin[number] : end[number]])
 
 
 @njit(cache=True, nogil=True)
@@ -391,24 +391,24 @@ def append(
 ) -> tuple[I32, I64, int]:  # fmt: skip
     """Add one by one; a full list moves to the end of the arena. The (possibly moved) arena and its new end."""
     for i in range(len(lists)):
-        one = lists[i]
-        if size[one] == room[one]:
-            room[one] = max(4, room[one] * 3 // 2)
-            numbers = grown(numbers, used + room[one])
-            numbers[used : used + size[one]] = numbers[start[one] : start[one] + size[one]]
+        into = lists[i]
+        if size[into] == room[into]:
+            room[into] = max(4, room[into] * 3 // 2)
+            numbers = grown(numbers, used + room[into])
+            numbers[used : used + size[into]] = numbers[start[into] : start[into] + size[into]]
             if valued:
                 values = grown(values, len(numbers))
-                values[used : used + size[one]] = values[start[one] : start[one] + size[one]]
-            start[one] = used
-            used += room[one]
-        place = start[one] + size[one]
-        while ordered and place > start[one] and values[place - 1] > their[i]:
+                values[used : used + size[into]] = values[start[into] : start[into] + size[into]]
+            start[into] = used
+            used += room[into]
+        place = start[into] + size[into]
+        while ordered and place > start[into] and values[place - 1] > their[i]:
             numbers[place], values[place] = numbers[place - 1], values[place - 1]
             place -= 1
         numbers[place] = more[i]
         if valued:
             values[place] = their[i]
-        size[one] += 1
+        size[into] += 1
     return numbers, values, used
 
 
@@ -418,8 +418,8 @@ def remove(
 ) -> None:
     """Take `gone[i]` out of `lists[i]`: the last one fills its place, or all behind it move up where order counts."""
     for i in range(len(lists)):
-        one = lists[i]
-        place, last = start[one], start[one] + size[one] - 1
+        out_of = lists[i]
+        place, last = start[out_of], start[out_of] + size[out_of] - 1
         while numbers[place] != gone[i]:
             place += 1
         if ordered:
@@ -429,20 +429,20 @@ def remove(
             numbers[place] = numbers[last]
             if valued:
                 values[place] = values[last]
-        size[one] -= 1
+        size[out_of] -= 1
 
 
 @njit(cache=True, nogil=True)
 def sift(start: I64, size: I64, numbers: I32, values: I64, gone: U64, valued: bool) -> None:
     """Take the numbers whose bit is set out of every list; what stays keeps its order."""
     top = len(gone) * 64
-    for one in range(len(size)):
-        kept = start[one]
-        for i in range(start[one], start[one] + size[one]):
+    for at in range(len(size)):
+        kept = start[at]
+        for i in range(start[at], start[at] + size[at]):
             number = numbers[i]
             if number >= top or (gone[number >> 6] >> np.uint64(number & 63)) & np.uint64(1) == 0:
                 numbers[kept] = number
                 if valued:
                     values[kept] = values[i]
                 kept += 1
-        size[one] = kept - start[one]
+        size[at] = kept - start[at]

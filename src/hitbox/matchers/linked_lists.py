@@ -120,18 +120,18 @@ def unlink(heads: I32, size: I64, nodes: Nodes, free: int, lists: Ints, numbers:
 def sift(heads: I32, size: I64, nodes: Nodes, free: int, gone: U64) -> int:
     """Take the numbers whose bit is set out of every list; the first free node."""
     top = len(gone) * 64
-    for one in range(len(heads)):
-        before, node = NONE, int(heads[one])
+    for at in range(len(heads)):
+        before, node = NONE, int(heads[at])
         while node != NONE:
             number, after = nodes[node].number, int(nodes[node].next)
             if number < top and (gone[number >> 6] >> np.uint64(number & 63)) & np.uint64(1):
                 if before == NONE:
-                    heads[one] = after
+                    heads[at] = after
                 else:
                     nodes[before].next = after
                 nodes[node].next = free
                 free = node
-                size[one] -= 1
+                size[at] -= 1
             else:
                 before = node
             node = after

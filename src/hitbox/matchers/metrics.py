@@ -72,21 +72,21 @@ def measure(matcher: Matcher, points: Points) -> list[Times]:
         return []
     stamps = np.zeros(max(1, len(matcher)), np.int64)
     by_level = type(matcher).match_levels is not Matcher.match_levels
-    one = _timed if isinstance(matcher, TimedMatcher) else _levels if by_level else _whole
-    one(matcher, points[:1], stamps)
-    return [one(matcher, points[event : event + 1], stamps) for event in range(len(points))]
+    measure_event = _timed if isinstance(matcher, TimedMatcher) else _levels if by_level else _whole
+    measure_event(matcher, points[:1], stamps)
+    return [measure_event(matcher, points[event : event + 1], stamps) for event in range(len(points))]
 
 
 def summary(times: Sequence[Times]) -> dict[str, tuple[float, float]]:
     """Mean and standard deviation of each metric in milliseconds, over the events that have it."""
     if not times:
         raise MatcherError("no times to sum up: measure at least one event")
-    found: dict[str, tuple[float, float]] = {}
+    summaries: dict[str, tuple[float, float]] = {}
     for metric in METRICS:
-        values = [value for one in times if (value := getattr(one, metric)) is not None]
+        values = [value for event in times if (value := getattr(event, metric)) is not None]
         if values:
-            found[metric] = float(np.mean(values)) / 1e6, float(np.std(values)) / 1e6
-    return found
+            summaries[metric] = float(np.mean(values)) / 1e6, float(np.std(values)) / 1e6
+    return summaries
 
 
 @cache

@@ -395,7 +395,7 @@ def visit(
     bounds: tuple[I64, I32, I32, I64, I64], stamps: I64,
 ) -> tuple[I64, I32]:  # fmt: skip
     offsets = np.zeros(len(lows) + 1, np.int64)
-    found, used = np.empty(64, np.int32), 0
+    matched, used = np.empty(64, np.int32), 0
     reached = np.empty(64, np.int32)
     stack = np.empty(cells[0, 1] + 2, np.int32)
     for event in range(len(lows)):
@@ -409,7 +409,7 @@ def visit(
                     reached = np.empty(2 * regions[region, COUNT], np.int32)
                 head = regions[region, BODY]
                 count = search(pages, head, images, corner, lows[event], highs[event], reached, *bounds)
-                found, used = report(reached, count, found, used, stamps)
+                matched, used = report(reached, count, matched, used, stamps)
             if depth == 0:
                 break
             depth -= 1
@@ -421,4 +421,4 @@ def visit(
                 cell = cells[cell, LEFT]
             region = cells[cell, LEFT]
         offsets[event + 1] = used
-    return offsets, found[:used].copy()
+    return offsets, matched[:used].copy()

@@ -59,8 +59,8 @@ class OpIndex(Gridded):
     def pivots(self, boxes: Boxes) -> I64:
         """The rarest attribute that each box needs to be present; `attributes` where there is none."""
         attributes = self.space.attributes
-        found: I64 = pivots_of(boxes.offsets, boxes.attribute, boxes.low, self.rarity, attributes)
-        return found
+        pivots: I64 = pivots_of(boxes.offsets, boxes.attribute, boxes.low, self.rarity, attributes)
+        return pivots
 
     def _predicates(self, numbers: I64, boxes: Boxes) -> tuple[I64, I64, I64]:
         """Class, value and number of every predicate; values of `<=` are complemented so that all lists ascend."""
@@ -90,8 +90,8 @@ class OpIndex(Gridded):
 
     def _lists(self, classes: I64, values: I64) -> I64:
         """The list of each ordered predicate: its class, then the segment that its value lies in."""
-        one = self.list_of[np.searchsorted(self.classes, classes)]
-        lists: I64 = one * SEGMENTS + segments_of(classes, values, self.space.attributes, self.grid.rulers)
+        first = self.list_of[np.searchsorted(self.classes, classes)]
+        lists: I64 = first * SEGMENTS + segments_of(classes, values, self.space.attributes, self.grid.rulers)
         return lists
 
     def _count(self, numbers: I64, boxes: Boxes) -> None:
@@ -185,8 +185,8 @@ def entries(start: I64, size: I64, numbers: Any, values: I64) -> tuple[I64, I64]
     total = size.sum()
     all_values, all_numbers = np.empty(total, np.int64), np.empty(total, np.int64)
     used = 0
-    for one in range(len(size)):
-        for place in range(start[one], start[one] + size[one]):
+    for number in range(len(size)):
+        for place in range(start[number], start[number] + size[number]):
             all_values[used], all_numbers[used] = values[place], numbers[place]
             used += 1
     return all_values, all_numbers
@@ -230,8 +230,8 @@ def count_ordered(
 ) -> int:
     """All predicates of the lists before `last`, and those of `last` up to the first that `key` does not reach."""
     used: int = 0
-    for one in range(first, last):
-        used += count_off(numbers, start[one], start[one] + size[one], counter, reached[used:])
+    for number in range(first, last):
+        used += count_off(numbers, start[number], start[number] + size[number], counter, reached[used:])
     length = np.searchsorted(values[start[last] : start[last] + size[last]], key, side="right")
     used += count_off(numbers, start[last], start[last] + length, counter, reached[used:])
     return used
@@ -244,12 +244,12 @@ def count_down(
 ) -> tuple[I64, I32]:  # fmt: skip
     attributes = lows.shape[1]
     offsets = np.zeros(len(lows) + 1, np.int64)
-    found, used = np.empty(64, np.int32), 0
+    matched, used = np.empty(64, np.int32), 0
     counter, reached = np.empty(len(needs), np.uint16), np.empty(len(needs), np.int32)
     for event in range(len(lows)):
         keys = lows[event]
         counter[:] = needs
-        found, used = report(bare, len(bare), found, used, stamps)
+        matched, used = report(bare, len(bare), matched, used, stamps)
         for pivot in range(attributes + 1):
             if pivot < attributes and keys[pivot] == MISSING:
                 continue
@@ -264,6 +264,6 @@ def count_down(
                     last = begin + segment(classes[c], key, attributes, grid)
                     count = count_ordered(begin, last, key, *ranges, counter, reached)
                 count = confirm(reached, count, keys, keys, *bounds)
-                found, used = report(reached, count, found, used, stamps)
+                matched, used = report(reached, count, matched, used, stamps)
         offsets[event + 1] = used
-    return offsets, found[:used].copy()
+    return offsets, matched[:used].copy()

@@ -118,8 +118,8 @@ def search(
 
 def chain(pages: I32, head: int) -> list[int]:
     """The numbers of a chain, for looking at a tree from Python."""
-    found: list[Any] = []
+    numbers: list[Any] = []
     while head:
-        found += pages[head, FIRST : FIRST + pages[head, USED]].tolist()
+        numbers += pages[head, FIRST : FIRST + pages[head, USED]].tolist()
         head = int(pages[head, NEXT])
-    return found
+    return numbers

@@ -78,11 +78,11 @@ class PriRein(Rein):
         mark_point(marks, 0, points.low, points.high, *self._index())
         for level in range(LEVELS):
             begin, size = int(self.order.start[level]), int(self.order.size[level])
-            found, used = unmarked_among(
+            matched, used = unmarked_among(
                 self.order.numbers[begin : begin + size], marks, np.empty(0, np.int32), 0, NO_STAMPS
             )
             if used:
-                yield LEVELS - 1 - level, found[:used]
+                yield LEVELS - 1 - level, matched[:used]
 
     def nbytes(self) -> int:
         return super().nbytes() + self.order.nbytes() + self.rank.nbytes
@@ -119,13 +119,13 @@ def match_in_order(
     start: I64, size: I64, numbers: I32, stamps: I64,
 ) -> tuple[I64, I32]:  # fmt: skip
     offsets = np.zeros(len(lows) + 1, np.int64)
-    found = np.empty(64, np.int32)
+    matched = np.empty(64, np.int32)
     used = 0
     for event in range(len(lows)):
         marks = dead.copy()
         mark_point(marks, event, lows, highs, cells, grid, lists, ordered)
         for level in range(len(start)):
             mine = numbers[start[level] : start[level] + size[level]]
-            found, used = unmarked_among(mine, marks, found, used, stamps)
+            matched, used = unmarked_among(mine, marks, matched, used, stamps)
         offsets[event + 1] = used
-    return offsets, found[:used].copy()
+    return offsets, matched[:used].copy()

@@ -92,14 +92,14 @@ class RTree(Gridded):
             if bulk:
                 self.trees[i] = self._tree(part, (numbers, lower, upper))
             else:
-                for one in corners(self.trees[i], numbers, lower, upper):
-                    rt.Index_InsertData(*one, None, 0)
+                for entry in corners(self.trees[i], numbers, lower, upper):
+                    rt.Index_InsertData(*entry, None, 0)
 
     def _remove(self, numbers: I64) -> None:
         low, high = self.store.boxes(numbers).dense(self.space.attributes)
         for tree, part in zip(self.trees, self.parts, strict=True):
-            for one in corners(tree, numbers, *self._sides(low, high, part)):
-                rt.Index_DeleteData(*one)
+            for entry in corners(tree, numbers, *self._sides(low, high, part)):
+                rt.Index_DeleteData(*entry)
 
     def match_timed(self, points: Points, stamps: I64) -> Hits:
         if not len(points) or not self.store.count:
@@ -135,7 +135,7 @@ def join(
 ) -> tuple[I64, I32]:  # fmt: skip
     """For each event the numbers that both answers hold, confirmed; an answer joined with itself stays as it is."""
     offsets = np.zeros(len(lows) + 1, np.int64)
-    found, used = np.empty(64, np.int32), 0
+    matched, used = np.empty(64, np.int32), 0
     held = np.zeros(capacity, np.bool_)
     for event in range(len(lows)):
         mine = numbers[ends[event] : ends[event + 1]]
@@ -149,6 +149,6 @@ def join(
         for number in mine:
             held[number] = False
         count = confirm(theirs, count, lows[event], highs[event], *bounds)
-        found, used = report(theirs, count, found, used, stamps)
+        matched, used = report(theirs, count, matched, used, stamps)
         offsets[event + 1] = used
-    return offsets, found[:used].copy()
+    return offsets, matched[:used].copy()

@@ -142,9 +142,9 @@ class Rein(TimedMatcher):
         rows = (boxes.offsets, boxes.attribute, boxes.low, boxes.high)
         place = places(len(self.grid.low), *rows)
         used = int(place[-1])
-        found = np.empty(used, np.int32), np.empty(used, np.int32), np.empty(used, np.int64)
-        enter(*found, place, not self.linked, numbers, *rows, self.grid.cells, *self.grid.arrays)
-        return found
+        entries = np.empty(used, np.int32), np.empty(used, np.int32), np.empty(used, np.int64)
+        enter(*entries, place, not self.linked, numbers, *rows, self.grid.cells, *self.grid.arrays)
+        return entries
 
     def match_timed(self, points: Points, stamps: I64) -> Hits:
         return Hits(*match_points(points.low, points.high, self.living.dead, *self._index(), self.bitwise, stamps))
@@ -156,8 +156,8 @@ class Rein(TimedMatcher):
         """The numbers that `key` on `attribute` marks in the bucket list of its LOW or HIGH ends."""
         marks = np.zeros_like(self.living.dead)
         mark_side(marks, attribute, side, key, *self._index())
-        found: I32 = unmarked(~marks, np.empty(0, np.int32), 0, NO_STAMPS)[0]
-        return found
+        numbers: I32 = unmarked(~marks, np.empty(0, np.int32), 0, NO_STAMPS)[0]
+        return numbers
 
     def nbytes(self) -> int:
         return self.lists.nbytes() + self.living.dead.nbytes
@@ -217,8 +217,8 @@ def cut(values: I64, key: int) -> int:
 @njit(cache=True, nogil=True)
 def mark_linked_side(marks: U64, base: int, at: int, side: int, key: int, cells: int, heads: I32, nodes: Nodes) -> None:
     """`mark_side` where buckets are linked lists; the key lies in bucket `at`."""
-    for one in range(at + 1, base + cells) if side == LOW else range(base, at):
-        mark_chain(marks, int(heads[one]), nodes)
+    for bucket in range(at + 1, base + cells) if side == LOW else range(base, at):
+        mark_chain(marks, int(heads[bucket]), nodes)
     node = int(heads[at])
     while node != NONE:
         number, value = nodes[node].number, nodes[node].value
@@ -240,8 +240,8 @@ def mark_side(
         mark_linked_side(marks, base, at, side, key, cells, heads, nodes)
         return
     sweep = range(at + 1, base + cells) if side == LOW else range(base, at)
-    for one in sweep:
-        mark(marks, numbers[start[one] : start[one] + size[one]])
+    for bucket in sweep:
+        mark(marks, numbers[start[bucket] : start[bucket] + size[bucket]])
     begin, end = start[at], start[at] + size[at]
     if ordered and side == LOW:
         mark(marks, numbers[begin + cut(values[begin:end], key) : end])
@@ -265,14 +265,14 @@ def match_points(
     lows: I64, highs: I64, dead: U64, cells: int, grid: Any, lists: Any, ordered: bool, bitwise: bool, stamps: I64
 ) -> tuple[I64, I32]:
     offsets = np.zeros(len(lows) + 1, np.int64)
-    found = np.empty(64, np.int32)
+    matched = np.empty(64, np.int32)
     used = 0
     for event in range(len(lows)):
         marks = dead.copy()
         mark_point(marks, event, lows, highs, cells, grid, lists, ordered)
         if bitwise:
-            found, used = unmarked_bits(marks, found, used, stamps)
+            matched, used = unmarked_bits(marks, matched, used, stamps)
         else:
-            found, used = unmarked(marks, found, used, stamps)
+            matched, used = unmarked(marks, matched, used, stamps)
         offsets[event + 1] = used
-    return offsets, found[:used].copy()
+    return offsets, matched[:used].copy()

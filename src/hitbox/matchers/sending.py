@@ -76,10 +76,10 @@ class MatchAndSend:
             return Delivery(priority, numbers, determined, time.perf_counter_ns() - start)
 
         units = self.matcher.match_levels(points)
-        found = ((level, numbers, time.perf_counter_ns() - start) for level, numbers in units)
+        levels = ((level, numbers, time.perf_counter_ns() - start) for level, numbers in units)
         if self.pool is not None:
-            return _overlapped(self.pool, deliver, found)
-        return [deliver(*unit) for unit in (list(found) if self.way == "serial" else found)]
+            return _overlapped(self.pool, deliver, levels)
+        return [deliver(*unit) for unit in (list(levels) if self.way == "serial" else levels)]
 
     def close(self) -> None:
         if self.pool is not None:
@@ -111,7 +111,7 @@ def _overlapped(
     sent: list[Future[Delivery]] = []
     try:
         sent.extend(pool.submit(unless_stopped, *unit) for unit in found)
-        return [one.result() for one in sent]
+        return [delivery.result() for delivery in sent]
     except BaseException:
         stop.set()
         wait(sent)

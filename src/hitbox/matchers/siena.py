@@ -90,7 +90,7 @@ def count(lows: I64, most: int, buckets: Any, target: Any, bare: I32, counters: 
     """Counts in a map, or (where `counters` is empty) in an array that starts with the targets."""
     start, size, numbers, values = buckets
     offsets = np.zeros(len(lows) + 1, np.int64)
-    found = np.empty(64, np.int32)
+    matched = np.empty(64, np.int32)
     missing = target[:0]
     used, shift, mapped = 0, 0, len(counters) > 0
     for event in range(len(lows)):
@@ -98,13 +98,13 @@ def count(lows: I64, most: int, buckets: Any, target: Any, bare: I32, counters: 
             shift = empty_map(counters)
         else:
             missing = target.copy()
-        found = grown(found, used + most)
-        used = report_bare(bare, found, used, stamps)
+        matched = grown(matched, used + most)
+        used = report_bare(bare, matched, used, stamps)
         for kind in range(len(start)):
             begin, end = holding(kind, lows[event, kind // OPERATORS], start, size, values)
             if mapped:
-                used = tally_in_map(numbers, begin, end, counters, shift, target, found, used, stamps)
+                used = tally_in_map(numbers, begin, end, counters, shift, target, matched, used, stamps)
             else:
-                used = tally(numbers, begin, end, missing, found, used, stamps)
+                used = tally(numbers, begin, end, missing, matched, used, stamps)
         offsets[event + 1] = used
-    return offsets, found[:used].copy()
+    return offsets, matched[:used].copy()

@@ -36,7 +36,7 @@ def scan(
     lows: I64, highs: I64, start: I64, length: I32, attribute: I32, low: I64, high: I64, stamps: I64
 ) -> tuple[I64, I32]:
     offsets = np.zeros(len(lows) + 1, np.int64)
-    found = np.empty(64, np.int32)
+    matched = np.empty(64, np.int32)
     used = 0
     for event in range(len(lows)):
         for number in range(len(start)):
@@ -45,10 +45,10 @@ def scan(
             while row < end and lows[event, attribute[row]] <= high[row] and highs[event, attribute[row]] >= low[row]:
                 row += 1
             if row == end:  # a number that is not in use has length -1
-                found = grown(found, used + 1)
-                found[used] = number
+                matched = grown(matched, used + 1)
+                matched[used] = number
                 if len(stamps):
                     stamps[used] = now()
                 used += 1
         offsets[event + 1] = used
-    return offsets, found[:used].copy()
+    return offsets, matched[:used].copy()

@@ -65,8 +65,8 @@ class Tama(Gridded):
 
     def cells(self, boxes: Boxes) -> tuple[I64, I64]:
         """The cells of every constraint, and how many each box has."""
-        found: tuple[I64, I64] = tile(boxes.offsets, boxes.attribute, boxes.low, boxes.high, self.grid.rulers, self.top)
-        return found
+        tiles: tuple[I64, I64] = tile(boxes.offsets, boxes.attribute, boxes.low, boxes.high, self.grid.rulers, self.top)
+        return tiles
 
     def _place(self, numbers: I64, boxes: Boxes) -> None:
         owners, done = numbers.astype(np.int32), 0
@@ -155,7 +155,7 @@ def count_cells(
     """Over runs or linked lists, with a map of counters or (where `counters` is empty) an array."""
     start, size, numbers, _, heads, nodes = lists
     offsets = np.zeros(len(lows) + 1, np.int64)
-    found, used = np.empty(64, np.int32), 0
+    matched, used = np.empty(64, np.int32), 0
     counter, reached, chain = np.empty_like(needs), np.empty_like(needs), np.empty_like(needs)
     for event in range(len(lows)):
         keys, shift = lows[event], 0
@@ -163,7 +163,7 @@ def count_cells(
             shift = empty_map(counters)
         else:
             counter[:] = needs
-        found, used = report(bare, len(bare), found, used, stamps)
+        matched, used = report(bare, len(bare), matched, used, stamps)
         for attribute in range(len(keys)):
             base = attribute * 2 * top
             place = code(attribute, keys[attribute], grid)
@@ -179,7 +179,7 @@ def count_cells(
                     count = count_off(here, begin, end, counter, reached)
                 if count:  # rarely: most of the time goes into counting, and a call costs as much as a short cell
                     count = confirm(reached, count, keys, keys, *bounds) if exact else count
-                    found, used = report(reached, count, found, used, stamps)
+                    matched, used = report(reached, count, matched, used, stamps)
                 cell = base + ((cell - base) >> 1) if cell > base + 1 else -1
         offsets[event + 1] = used
-    return offsets, found[:used].copy()
+    return offsets, matched[:used].copy()

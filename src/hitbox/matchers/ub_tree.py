@@ -380,7 +380,7 @@ def visit(
     images: U16, imaged: bool, bounds: tuple[I64, I32, I32, I64, I64], stamps: I64,
 ) -> tuple[I64, I32]:  # fmt: skip
     offsets = np.zeros(len(lows) + 1, np.int64)
-    found, used = np.empty(64, np.int32), 0
+    matched, used = np.empty(64, np.int32), 0
     reached, path = np.empty(addresses.shape[1], np.int32), np.zeros((DEEPEST, 2), np.int64)
     below, target = np.empty(corners.shape[1], np.bool_), np.empty(addresses.shape[2], np.uint64)
     for event in range(len(lows)):
@@ -393,7 +393,7 @@ def visit(
                 count = read_leaf(*where, images, *bounds)
             else:
                 count = read_addresses(*where, addresses, below, *bounds)
-            found, used = report(reached, count, found, used, stamps)
+            matched, used = report(reached, count, matched, used, stamps)
             leaf = headings[leaf, NEXT]
             while leaf and headings[leaf, COUNT] == 0:
                 leaf = headings[leaf, NEXT]
@@ -405,4 +405,4 @@ def visit(
                     leaf = descend(target, -1, addresses, numbers, children, headings, root, path)
                     at = slot(leaf, target, -1, addresses, numbers, headings)
         offsets[event + 1] = used
-    return offsets, found[:used].copy()
+    return offsets, matched[:used].copy()

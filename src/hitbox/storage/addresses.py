@@ -109,8 +109,8 @@ def checked(address: str | os.PathLike[str]) -> str:
 
 def scheme_of(text: str) -> str | None:
     """What stands before the colon, in lower case; None for a plain path."""
-    found = _SCHEME.match(text)
-    return found[1].lower() if found else None
+    scheme = _SCHEME.match(text)
+    return scheme[1].lower() if scheme else None
 
 
 def is_remote(resolved: str) -> bool:

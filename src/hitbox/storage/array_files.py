@@ -78,13 +78,13 @@ def read(
     maps = {name: _memory(folder / f"{name}.npy", facts, mapped) for name, facts in files.items()}
     if verify:
         _verify(folder, maps, files)
-    found = {}
+    arrays = {}
     for name, memory in maps.items():
         try:
-            found[name] = _array(memory)
+            arrays[name] = _array(memory)
         except ValueError as problem:
             raise damaged(folder / f"{name}.npy", str(problem)) from None
-    return found
+    return arrays
 
 
 def open_file(file: Path) -> BufferedReader:
@@ -128,11 +128,11 @@ def _array(memory: mmap.mmap) -> NDArray[Any]:
     """The array that a file holds; its header must be the one that `header` writes, to the byte. NumPy's reader
     parses headers as Python source, which fails at times while other threads do the same (CPython 3.11)."""
     head = memory[:LONGEST_HEADER]
-    found = HEADER.match(head, len(MAGIC) + 2)
-    if found is None or found[1] not in DTYPES:
+    parsed = HEADER.match(head, len(MAGIC) + 2)
+    if parsed is None or parsed[1] not in DTYPES:
         raise ValueError("it holds an array that hitbox does not write")
-    dtype, shape = DTYPES[found[1]], tuple(int(size) for size in found.groups()[1:] if size)
-    start = found.end()
+    dtype, shape = DTYPES[parsed[1]], tuple(int(size) for size in parsed.groups()[1:] if size)
+    start = parsed.end()
     if head[:start] != header(dtype, shape):
         raise ValueError("its header is not as hitbox writes it")
     if start + math.prod(shape) * dtype.itemsize != len(memory):
@@ -147,17 +147,17 @@ def _verify(folder: Path, maps: Mapping[str, mmap.mmap], files: Mapping[str, Map
 
     tasks: list[Callable[[], int]] = []
     sizes: list[tuple[str, int]] = []
-    found = {}
+    checksums = {}
     for name, memory in maps.items():
         if len(memory) < SMALL_FILE_BYTES:
-            found[name] = _kernels.crc32c(np.frombuffer(memory, np.uint8))
+            checksums[name] = _kernels.crc32c(np.frombuffer(memory, np.uint8))
             continue
         for start in range(0, len(memory), PIECE_BYTES):
             tasks.append(partial(_checksum, memory, start))
             sizes.append((name, min(PIECE_BYTES, len(memory) - start)))
     for (name, size), checksum in zip(sizes, pieces.run(tasks), strict=True):
-        found[name] = _kernels.join_crc32c(found.get(name, 0), checksum, size)
-    for name, checksum in found.items():
+        checksums[name] = _kernels.join_crc32c(checksums.get(name, 0), checksum, size)
+    for name, checksum in checksums.items():
         if checksum != files[name]["crc32c"]:
             raise damaged(folder / f"{name}.npy", "its checksum is wrong")
 

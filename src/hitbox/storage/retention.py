@@ -51,8 +51,8 @@ def parsed(keep: Keep) -> int | timedelta:
         if text.isascii() and text.isdigit():
             return parsed(int(text))
         seconds, at = 0.0, 0
-        while at < len(text) and (found := _LENGTH.match(text, at)):
-            seconds, at = seconds + float(found[1]) * _UNITS[found[2][0].lower()], found.end()
+        while at < len(text) and (length := _LENGTH.match(text, at)):
+            seconds, at = seconds + float(length[1]) * _UNITS[length[2][0].lower()], length.end()
         if text and at == len(text):
             try:
                 return timedelta(seconds=seconds)
@@ -135,17 +135,17 @@ def kept(were_current: Sequence[int], keep: int | timedelta, time: Callable[[int
 def moment(when: Moment) -> datetime:
     """A point in time; without a time zone it is UTC."""
     try:
-        found = when if isinstance(when, datetime) else datetime.fromisoformat(when.strip())
+        time = when if isinstance(when, datetime) else datetime.fromisoformat(when.strip())
     except (ValueError, AttributeError):
         raise SnapshotError(
             f"{when!r:.80} is not a point in time; write it as '2026-01-31 12:00:00' (UTC) or give a datetime"
         ) from None
-    if found.tzinfo is None:
-        return found.replace(tzinfo=UTC)
+    if time.tzinfo is None:
+        return time.replace(tzinfo=UTC)
     try:
-        return found.astimezone(UTC)
+        return time.astimezone(UTC)
     except OverflowError:  # its time zone takes it beyond the years 1 to 9999
-        return (datetime.min if found.year == 1 else datetime.max).replace(tzinfo=UTC)
+        return (datetime.min if time.year == 1 else datetime.max).replace(tzinfo=UTC)
 
 
 def check_choice(version: int | None, as_of: Moment | None) -> None:
@@ -166,12 +166,12 @@ def _believed(times: Sequence[datetime | None], clock: datetime) -> set[int]:
             lasts[at : at + 1], ends[at : at + 1] = [time], [number]
             if at:
                 before[number] = ends[at - 1]
-    found = set(ends[-1:])
-    last = next(iter(found), -1)
+    believed = set(ends[-1:])
+    last = next(iter(believed), -1)
     while last in before:
         last = before[last]
-        found.add(last)
-    return found
+        believed.add(last)
+    return believed
 
 
 def current_at(path: object, when: Moment, history: Sequence[Mapping[str, Any]]) -> int:

@@ -206,18 +206,18 @@ def pin(path: str | os.PathLike[str], name: str, version: int, **facts: Any) -> 
 
 def pin_once(path: str | os.PathLike[str], name: str, **facts: Any) -> dict[str, Any]:
     """What `name` pinned; if that is nothing yet, it pins the current version. All who ask get the same answer."""
-    found = pinned(path, name)
-    if found is not None:
-        return found
+    pin = pinned(path, name)
+    if pin is not None:
+        return pin
     root = local_folder(path)
     with _naming_folder(root):
         (root / "pins").mkdir(exist_ok=True)
         with _pinning(root):
-            found = pinned(root, name)
-            if found is None:
-                found = {"version": current(root), **facts}
-                replace(root / "pins" / f"{name}.json", pin_text(found))
-    return found
+            pin = pinned(root, name)
+            if pin is None:
+                pin = {"version": current(root), **facts}
+                replace(root / "pins" / f"{name}.json", pin_text(pin))
+    return pin
 
 
 def pinned(path: str | os.PathLike[str], name: str) -> dict[str, Any] | None:
@@ -239,10 +239,10 @@ def pin_text(facts: Mapping[str, Any]) -> str:
 def parse_pin(file: str, text: str) -> dict[str, Any]:
     """The facts of a pin; anything that `pin_text` would not write is an error."""
     try:
-        found: dict[str, Any] = json.loads(text)
-        del found["crc32"]
-        if isinstance(found["version"], int) and text == pin_text(found):
-            return found
+        pin: dict[str, Any] = json.loads(text)
+        del pin["crc32"]
+        if isinstance(pin["version"], int) and text == pin_text(pin):
+            return pin
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
     raise SnapshotError(
@@ -255,8 +255,8 @@ def pins(path: str | os.PathLike[str]) -> set[int]:
     """The versions that are pinned."""
     folder = local_folder(path) / "pins"
     names = [str(file.relative_to(folder).with_suffix("")) for file in folder.rglob("*.json")]
-    found = [pinned(path, name) for name in names]
-    return {int(pin["version"]) for pin in found if pin and not expired(pin)}
+    all_pins = [pinned(path, name) for name in names]
+    return {int(pin["version"]) for pin in all_pins if pin and not expired(pin)}
 
 
 def expired(pin: Mapping[str, Any]) -> bool:
@@ -432,8 +432,8 @@ def _facts_if_any(root: Path, number: int) -> dict[str, Any]:
 def _last_facts(root: Path, before: int | None) -> dict[str, Any]:
     """What the next version takes over: the manifest of the current version, or of the newest one before it."""
     for number in reversed(versions(root)):
-        if (before is None or number <= before) and len(found := _facts_if_any(root, number)) > 1:
-            return found
+        if (before is None or number <= before) and len(facts := _facts_if_any(root, number)) > 1:
+            return facts
     return {}
 
 
@@ -464,15 +464,15 @@ def _retire(root: Path, number: int, before: int | None, keep: int | timedelta) 
 
 def _usage(root: Path) -> tuple[int, int]:
     """How many files there are, and their bytes, but for locks; a file that several versions share counts once."""
-    found = {}
+    usage = {}
     for folder, _, names in os.walk(root):
         for name in names:
             if name.endswith(".lock"):
                 continue
             with contextlib.suppress(OSError):  # a draft of a writer that is at work
                 state = os.stat(os.path.join(folder, name), follow_symlinks=False)
-                found[state.st_dev, state.st_ino] = state.st_size
-    return len(found), sum(found.values())
+                usage[state.st_dev, state.st_ino] = state.st_size
+    return len(usage), sum(usage.values())
 
 
 def _hide(place: Path) -> None:
@@ -549,7 +549,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     try:
         text = array_files.read_small(file).decode()
         body = text.partition("\n")[2]
-        found: dict[str, Any] = json.loads(body)
+        manifest: dict[str, Any] = json.loads(body)
         intact = text == _sealed(body)
     except OSError as problem:
         raise SnapshotError(f"cannot open the snapshot version {folder}: {problem.strerror or problem}") from None
@@ -557,14 +557,14 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         raise damaged(file, "it cannot be read") from None
     if not intact:
         raise damaged(file, "its checksum is wrong")
-    if not isinstance(found, dict) or not isinstance(found.get("format"), int):
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("format"), int):
         raise damaged(file, "it does not say which format it has")
-    if found["format"] != FORMAT:
-        raise _other_format(folder, found["format"], str(found.get("written_by") or ""))
-    reason = _wrong_with(found)
+    if manifest["format"] != FORMAT:
+        raise _other_format(folder, manifest["format"], str(manifest.get("written_by") or ""))
+    reason = _wrong_with(manifest)
     if reason:
         raise damaged(file, reason)
-    return found
+    return manifest
 
 
 def _other_format(folder: Path, number: int, writer: str) -> SnapshotError:
@@ -599,8 +599,8 @@ def _wrong_with(manifest: Mapping[str, Any]) -> str | None:
     changes = manifest.get("changes", {"last": 0, "faded": 0})
     if not isinstance(changes, dict):
         return "it does not say which changes were applied"
-    said = [manifest.get("subscriptions"), manifest.get("sequence", 0), changes.get("last"), changes.get("faded")]
-    if not all(isinstance(number, int) for number in said):
+    numbers = [manifest.get("subscriptions"), manifest.get("sequence", 0), changes.get("last"), changes.get("faded")]
+    if not all(isinstance(number, int) for number in numbers):
         return "a count or a sequence number is none"
     return None
 

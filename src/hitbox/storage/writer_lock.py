@@ -139,10 +139,10 @@ def started(pid: int) -> str | None:
 
 def _read(file: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads(file.read_text())
+        content = json.loads(file.read_text())
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return content if isinstance(content, dict) else None
 
 
 def _forget() -> None:

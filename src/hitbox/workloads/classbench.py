@@ -84,10 +84,10 @@ def read(path: Path) -> tuple[I64, I64]:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
-            found = _RULE.match(line)
-            if found is None:
+            rule = _RULE.match(line)
+            if rule is None:
                 raise WorkloadError(f"{path.name}, line {number}: not a ClassBench rule: {line.strip()[:80]!r}")
-            bounds = _bounds(found.groups())
+            bounds = _bounds(rule.groups())
             if any(lo > hi or hi > top for (lo, hi), top in zip(bounds, TOP.tolist(), strict=True)):
                 raise WorkloadError(f"{path.name}, line {number}: a field is out of range: {line.strip()[:80]!r}")
             low.append([lo for lo, _ in bounds])

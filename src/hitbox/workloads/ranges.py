@@ -113,8 +113,8 @@ class Ranges(Workload):
         wide = 1 / 3 if self.free_ends else (self._narrowest + self._widest) / 2
         covered = wide * (self.cardinality - 1) + 1
         ranges = 1 - self.equalities - self.one_sided
-        one = self.equalities + ranges * covered + self.one_sided * (self.cardinality + 1) / 2
-        return float((one / self.cardinality) ** self.constraints)
+        expected = self.equalities + ranges * covered + self.one_sided * (self.cardinality + 1) / 2
+        return float((expected / self.cardinality) ** self.constraints)
 
     @property
     def _narrowest(self) -> float:
@@ -154,12 +154,12 @@ class Ranges(Workload):
             width = self._widths(rows)
             low = (values * (self.cardinality - width)).astype(np.int64)
             return low, low + width
-        one = (values * self.cardinality).astype(np.int64)
+        places = (values * self.cardinality).astype(np.int64)
         two = (self._shaped(self.distribution, WIDTHS, rows, self.constraints) * self.cardinality).astype(np.int64)
         if self.equalities or self.one_sided:
             narrow = units(self.seed, KINDS, rows, self.constraints) < self.equalities + self.one_sided
-            two = np.where(narrow, one, two)
-        return np.minimum(one, two), np.maximum(one, two)
+            two = np.where(narrow, places, two)
+        return np.minimum(places, two), np.maximum(places, two)
 
     def _around(self, rows: I64, attribute: I64) -> tuple[I64, I64]:
         """Constraints that cover the values of the row's event; the one in the exclusive column no other event's."""
@@ -196,7 +196,7 @@ class Ranges(Workload):
     def _shaped(self, distribution: str, stream: int, rows: I64, columns: int) -> np.ndarray:
         if distribution == "mixed":
             skewed = units(self.seed, SKEWS, np.zeros(1, np.int64), columns) < 0.5
-            zipf, uniform = (self._shaped(one, stream, rows, columns) for one in ("zipf", "uniform"))
+            zipf, uniform = (self._shaped(shape, stream, rows, columns) for shape in ("zipf", "uniform"))
             return np.where(skewed, zipf, uniform)
         return shaped(distribution, self.seed, stream, rows, columns, self.cardinality, self.skew)
 
@@ -220,5 +220,5 @@ def _seeds(seed: int, seeds: int, attributes: int, cardinality: int) -> tuple[I6
     edge = np.zeros((1, attributes), np.int64)
     first, last = np.vstack([edge, middle + 1]), np.vstack([middle, edge + cardinality - 1])
     rank = np.argsort(order, axis=0, kind="stable")
-    value, first, last = (np.take_along_axis(one, rank, axis=0) for one in (rising, first, last))
+    value, first, last = (np.take_along_axis(values, rank, axis=0) for values in (rising, first, last))
     return value, first, last
