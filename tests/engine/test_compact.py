@@ -16,8 +16,9 @@ from hitbox.encoding.arrays import HIGHEST, MISSING, Boxes, Points, Space
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import Schema
 from hitbox.engine import Engine, _kernels
+from hitbox.engine.event_encoder import EventEncoder
 from hitbox.errors import DamagedArray, MatcherError
-from hitbox.index import sharded
+from hitbox.index import sharded, state
 from hitbox.index.load import bulk_load
 from hitbox.language import DEFAULT_LIMITS
 from hitbox.matchers import make
@@ -150,7 +151,10 @@ def test_an_index_keeps_it_in_snapshots_and_copies(tmp_path: Path) -> None:
         assert one.match({"a": 150_000, "b": 150_000}) != []
 
 
-def test_parts_that_are_joined_keep_it(tmp_path: Path) -> None:
+def test_parts_that_are_joined_keep_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And only the whole makes what it takes to match events."""
+    encoders: list[EventEncoder] = []
+    monkeypatch.setattr(state, "EventEncoder", lambda *given: encoders.append(EventEncoder(*given)) or encoders[-1])
     keys = Keys(Schema({"a": "int", "b": "int"}))
     table = ranges(3000)
     names = []
@@ -164,8 +168,10 @@ def test_parts_that_are_joined_keep_it(tmp_path: Path) -> None:
             files |= sharded.write_part(folder, index, names[-1])
         facts = index.compacted().facts() | {"subscriptions": 3000, "parts": names}
         snapshot.publish(tmp_path, folder, facts, files)
+    encoders.clear()
     whole = Index.open(tmp_path)
     assert len(whole) == 3000
+    assert encoders == [whole._state.encoder]
     assert {compact for _, compact in segments(whole._state.matcher)} == {True}
 
 

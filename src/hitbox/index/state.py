@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +63,15 @@ class IndexState:
     engine: Engine | None = field(init=False)
     """The matcher, if it is the engine."""
     encoder: EventEncoder = field(init=False)
+    """Left out of a part of a snapshot that is only joined with others."""
     _plans: DocumentPlans = field(init=False)
 
-    def __post_init__(self) -> None:
+    matches: InitVar[bool] = True
+
+    def __post_init__(self, matches: bool) -> None:
         object.__setattr__(self, "engine", self.matcher if isinstance(self.matcher, Engine) else None)
-        object.__setattr__(self, "encoder", EventEncoder(self.keys, self.use.used))
+        if matches:
+            object.__setattr__(self, "encoder", EventEncoder(self.keys, self.use.used))
         object.__setattr__(self, "_plans", DocumentPlans(self.keys, folded))
 
     def document_plan(self) -> _kernels.DocumentPlan | None:
@@ -309,7 +313,8 @@ def read(
     meta, found = snapshot.read(path, version, verify, mapped=mapped)
     folder = snapshot.folder_of(path, meta["version"])
     keys = keys_of(meta, found, folder)
-    parts = [part(meta, keys, found, name, matcher, options, folder) for name in meta.get("parts", [""])]
+    names = meta.get("parts", [""])
+    parts = [part(meta, keys, found, name, matcher, options, folder, len(names) == 1) for name in names]
     if len(parts) == 1:
         return parts[0]
     whole = IndexState.empty(keys, parts[0].name, parts[0].matcher.kept_options() | dict(options or {}))
@@ -337,8 +342,10 @@ def part(
     matcher: str | None = None,
     options: Mapping[str, object] | None = None,
     folder: Path = IN_MEMORY,
+    matches: bool = True,
 ) -> IndexState:
-    """One part of a snapshot (the whole, where it has no parts), which lies in `folder`."""
+    """One part of a snapshot (the whole, where it has no parts), which lies in `folder`. `matches`: whether it is to
+    match events; otherwise it is only joined with others."""
     folder = folder / name
     prefix = f"{name}/" if name else ""
     if meta["id_type"] not in ID_TYPES or meta["matcher"] not in REGISTRY:
@@ -362,7 +369,7 @@ def part(
     with snapshot.naming(folder, "catalog."):
         array_checks.require(np.array_equal(restored.numbers(), owned), "owner", BOXES_DIFFER)
     use = _use(keys, snapshot.part(found, f"{prefix}derived"), folder)
-    return IndexState(keys, catalog, restored, wanted, anchors, use)
+    return IndexState(keys, catalog, restored, wanted, anchors, use, matches)
 
 
 def _use(keys: Keys, arrays: Mapping[str, NDArray[Any]], folder: Path) -> DerivedUse:
