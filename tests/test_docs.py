@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import inspect
 import pkgutil
 import re
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import hitbox
+from hitbox import client
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -51,3 +53,21 @@ def test_the_functions_that_a_page_names_are_there(page: str) -> None:
         source = (ROOT / "src" / "hitbox" / file).read_text()
         for part in name.split("."):
             assert re.search(rf"\b(def|class) {part}\b", source), f"{page}: no {name} in {file}"
+
+
+def test_the_reference_shows_no_internals() -> None:
+    """What takes or returns a type that no page describes is not for programs."""
+    page = (ROOT / "docs" / "reference" / "python.md").read_text()
+    internal = re.compile(r"\b(IndexState|Encoded|Relabel|ClientConnection|connect)\b")
+    classes = {"Index": hitbox.Index, "Client": client.Client, "Subscriber": client.Subscriber}
+    for name, shown in classes.items():
+        options = re.search(rf"autoclass:: {name}\n(   :exclude-members: (.+)\n)?", page)
+        assert options is not None, name
+        hidden = set((options[2] or "").split(", "))
+        assert hidden <= set(dir(shown)) | {""}
+        for member in set(dir(shown)) - hidden:
+            method = getattr(shown, member)
+            if member.startswith("_") or not callable(method):
+                continue
+            assert method.__doc__, f"{name}.{member}"
+            assert not internal.search(str(inspect.signature(method))), f"{name}.{member}"

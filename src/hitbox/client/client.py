@@ -53,6 +53,14 @@ class Client(Management):
     subscriber's first one; None means forever. For an https address, `ca` is a file with the certificates (PEM) to
     trust instead of the system's, and `client_cert` a file with the client's own certificate and key, or a pair of
     files.
+
+    Every method raises a BrokerError: `NoAnswer` if none came within `timeout`, `Overloaded` if the broker has no room
+    now, `Forbidden` without the right, `BadRequest`, `BadEvent` or `BadPredicate` for what it cannot take::
+
+        async with hitbox.Client("http://127.0.0.1:8400", token) as client:
+            await client.put_subscriber("ann")
+            await client.put_subscription("ann", "cheap", "price < 20", priority=7)
+            number = await client.publish({"price": 12.5, "city": "Paris"})
     """
 
     def __init__(

@@ -44,7 +44,15 @@ class Server(Protocol):
 
 
 class Subscriber:
-    """A connected subscriber; it reconnects when its connection is lost."""
+    """A connected subscriber, made by `Client.subscriber`; it reconnects when its connection is lost::
+
+        async with client.subscriber("ann") as ann:
+            await ann.subscribe("cheap", "price < 20")
+            async for delivery in ann:
+                print(delivery.event, delivery.subscriptions)
+
+    Its methods raise a BrokerError, such as `BadPredicate` from `subscribe`, or `StoreFailed` if there is no answer.
+    """
 
     def __init__(
         self,
