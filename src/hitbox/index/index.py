@@ -312,7 +312,7 @@ class Index:
             return self._held.can_match(self._held.slot(id))
 
     def priority(self, id: Id) -> int:
-        """How urgent a subscription is: 0 to 7."""
+        """How urgent a subscription is: 0 to 9, the most urgent."""
         with self._held.lock.read:
             return int(self._state.catalog.priority[self._held.slot(id)])
 
