@@ -88,7 +88,7 @@ class SubscriberManagement(Requests):
         await self.request("POST", _path("subscribers", subscriber, "pause"))
 
     async def resume(self, subscriber: str) -> None:
-        """Send its deliveries again."""
+        """Send a paused subscriber its deliveries again."""
         await self.request("POST", _path("subscribers", subscriber, "resume"))
 
     async def webhook(self, subscriber: str) -> dict[str, Any]:
@@ -109,11 +109,11 @@ class SubscriberManagement(Requests):
         await self.request("POST", _path("subscribers", subscriber, "ack"), {"seqs": list(seqs)})
 
     async def nack(self, subscriber: str, seqs: Iterable[int]) -> None:
-        """Refuse such deliveries: they are sent again later."""
+        """Refuse deliveries that came as Server-Sent Events: they are sent again later."""
         await self.request("POST", _path("subscribers", subscriber, "nack"), {"seqs": list(seqs)})
 
     async def extend(self, subscriber: str, seqs: Iterable[int]) -> None:
-        """Restart the time-out of such deliveries."""
+        """Ask for more time for deliveries that came as Server-Sent Events."""
         await self.request("POST", _path("subscribers", subscriber, "extend"), {"seqs": list(seqs)})
 
 

@@ -212,7 +212,7 @@ class SyncSubscriber:
             self.close()
 
     def close(self) -> None:
-        """Disconnect. What waits for a delivery ends, also in other threads."""
+        """Disconnect. A call that waits for a delivery ends, also in other threads."""
         if not self._closed:
             self._closed = True
             self._do(self._leave())
@@ -234,7 +234,7 @@ class SyncSubscriber:
             await self._subscriber.__aexit__()
 
     def _wait(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The result of what may wait long; `close` ends it."""
+        """The result of work that may wait for long; `close` ends the wait."""
 
         async def waiting() -> T:
             task = asyncio.current_task()

@@ -80,7 +80,7 @@ class SyncSubscriberManagement(SyncRequests):
         self.do(self._management.pause(subscriber))
 
     def resume(self, subscriber: str) -> None:
-        """Send its deliveries again."""
+        """Send a paused subscriber its deliveries again."""
         self.do(self._management.resume(subscriber))
 
     def webhook(self, subscriber: str) -> dict[str, Any]:
@@ -101,11 +101,11 @@ class SyncSubscriberManagement(SyncRequests):
         self.do(self._management.ack(subscriber, seqs))
 
     def nack(self, subscriber: str, seqs: Iterable[int]) -> None:
-        """Refuse such deliveries: they are sent again later."""
+        """Refuse deliveries that came as Server-Sent Events: they are sent again later."""
         self.do(self._management.nack(subscriber, seqs))
 
     def extend(self, subscriber: str, seqs: Iterable[int]) -> None:
-        """Restart the time-out of such deliveries."""
+        """Ask for more time for deliveries that came as Server-Sent Events."""
         self.do(self._management.extend(subscriber, seqs))
 
 

@@ -91,4 +91,4 @@ def pauses() -> Iterator[float]:
 
 
 def no_progress(done: int, total: int) -> None:
-    """Tells nobody."""
+    """A `Progress` that shows nothing."""

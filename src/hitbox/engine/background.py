@@ -34,7 +34,7 @@ class Background:
         self._ended = _thread.allocate_lock()
 
     def start(self, work: Callable[[], None]) -> None:
-        """Does it in a thread; where none can be started, it is not under way."""
+        """Do the work in a thread. If none can be started, nothing is under way."""
         _under_way.add(self)
         try:
             _kernels.start_in_background(partial(self._run, work))

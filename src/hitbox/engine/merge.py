@@ -58,7 +58,7 @@ class Merge(Background):
         return len(self.added) > 0
 
     def locate(self, where: U32) -> None:
-        """Where boxes will be. `where` may change meanwhile: what does is among `changed`."""
+        """Write down where boxes will be. If `where` changes meanwhile, the numbers of those boxes are in `changed`."""
         self.where = where.copy()
         for segment, numbers, locations in self.added:
             stay = self.holds(self.where[numbers])
@@ -160,7 +160,7 @@ class Merges:
         return merge
 
     def place(self, merge: Merge) -> bool:
-        """False where the merge was dropped."""
+        """Choose locations for the new segments; False where the merge was dropped."""
         known = merge in self.under_way
         if known:
             merge.added = self.placed(merge.built, self._content.sealed.segments)

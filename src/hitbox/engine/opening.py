@@ -80,7 +80,7 @@ def _check_boxes(segment: Segment, number: int, start: int, where: U32) -> int:
 
 @contextmanager
 def _naming(prefix: str) -> Iterator[None]:
-    """What the native checks refuse, as an error that names the array."""
+    """Turn an error of the native checks into one that names the array."""
     try:
         yield
     except ValueError as problem:

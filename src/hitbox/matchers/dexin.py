@@ -285,7 +285,7 @@ def include(found: I32, begin: int, end: int, bounds: Ints, low: int, high: int,
 def include_unmarked(
     marks: U64, found: I32, used: int, bounds: Ints, low: int, high: int, stamps: I64
 ) -> tuple[I32, int]:
-    """`unmarked`, and of those `include`, in one go."""
+    """The numbers without a mark (`unmarked`) that pass `include`."""
     low, high = narrow(low, bounds), narrow(high, bounds)
     found = grown_for_unmarked(marks, found, used)
     for word in range(len(marks)):
