@@ -14,9 +14,10 @@ import pytest
 
 import hitbox
 from hitbox import Index, Limits
+from hitbox.engine import _kernels
 from hitbox.errors import HitboxError, TableError, TooExpensive, ValueProblem
 from hitbox.index.match_budget import MatchBudget
-from support.random_documents import Writer, nested, random_image
+from support.random_documents import SCHEMA, Writer, nested, random_image
 from support.tiers import only
 
 WHERE = [
@@ -162,21 +163,106 @@ def test_a_text_means_what_python_reads_of_it(seed: int) -> None:
                 oracle.unsubscribe(id)
 
 
-@pytest.mark.parametrize("seed", only([0], range(15)))
-def test_the_whole_language(seed: int) -> None:
-    rng = random.Random(7700 + seed)
-    index, oracle = Index(), Index(matcher="brute")
+def write(rng: random.Random, count: int, native: bool, index: Index, oracle: Index, **about: Any) -> None:
+    """Random subscriptions. With `native`, none that asks for what native code does not compute."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", hitbox.HitboxWarning)
-        for id in range(120):
-            text = Writer(rng).predicate(rng.randint(0, 2))
-            index.subscribe(id, text)
-            oracle.subscribe(id, text)
+        while len(index) < count:
+            id, text = len(index), Writer(rng).predicate(rng.randint(0, 2))
+            about = {"about": {"lead": id}} if about else {}
+            index.subscribe(id, text, priority=id % 10, **about)
+            keys, used = index._state.keys, index._state.use.used
+            if native and any(keys.derived[number - len(keys.schema)].native is None for number in used):
+                index.unsubscribe(id)
+            else:
+                oracle.subscribe(id, text, priority=id % 10, **about)
+
+
+def share_left(index: Index, texts: list[str]) -> float:
+    """Of the events that native code leaves to Python."""
+    plan = index._state.document_plan()
+    return 1.0 if plan is None else len(_kernels.DocumentBatch(plan, texts, True).left) / len(texts)
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("seed", only([0], range(15)))
+def test_the_whole_language(seed: int, native: bool) -> None:
+    rng = random.Random(7700 + seed)
+    index, oracle = Index(), Index(matcher="brute")
+    write(rng, 120, native, index, oracle)
     events = [nested(rng, random_image(rng)) for _ in range(40)]
     texts = [json.dumps(event, default=lambda moment: moment.isoformat()) for event in events]
+    assert not native or share_left(index, texts) < 0.8
     wanted = [outcome(oracle.match, json.loads(text)) for text in texts]
     assert [outcome(index.match_json, text) for text in texts] == wanted
     assert [outcome(index.match, event) for event in events] == [outcome(oracle.match, event) for event in events]
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("extra", [None, "ignore", "error"])
+@pytest.mark.parametrize("seed", only([0], range(15)))
+def test_the_whole_language_with_a_schema(seed: int, extra: str | None, native: bool) -> None:
+    rng = random.Random(8800 + seed)
+    schema = hitbox.Schema({**SCHEMA, "lead": {"type": "int", "role": "information"}}, extra=extra)
+    index, oracle = Index(schema), Index(schema, matcher="brute")
+    write(rng, 80, native, index, oracle, about=True)
+    events = [spoilt(rng, nested(rng, random_image(rng))) for _ in range(60)]
+    texts = [json.dumps(event, default=lambda moment: moment.isoformat()) for event in events]
+    assert not native or share_left(index, texts) < 0.8
+    wanted = [outcome(oracle.match, json.loads(text)) for text in texts]
+    assert [outcome(index.match_json, text) for text in texts] == wanted
+    assert [outcome(index.match, event) for event in events] == [outcome(oracle.match, event) for event in events]
+    good = [(text, ids) for text, ids in zip(texts, wanted, strict=True) if isinstance(ids, list)]
+    assert good
+    batches = [index.match_json_batch([text for text, _ in good])]
+    batches.append(index.match_batch([json.loads(text) for text, _ in good]))
+    for batch in batches:
+        assert [sorted(ids) for ids in batch] == [ids for _, ids in good]
+    asked = "lead >= 40"
+    for text, ids in good[:10]:
+        assert sorted(index.match_json(text, asked)) == [id for id in ids if id >= 40]
+
+
+def spoilt(rng: random.Random, event: dict[str, Any]) -> dict[str, Any]:
+    """An event with fields that nobody declared, or with a value that does not fit, here and there."""
+    objects: list[Any] = [event, event.get("order"), *(event.get("items") or [])]
+    for place in objects:
+        if isinstance(place, dict) and rng.random() < 0.3:
+            names = [*list(place), "unknown", "pricee", "x_low", "size.w", "city", "old", "lead", "w", "zip"]
+            values = [*SCALARS, *NUMBERS, None, True, [1], ["x"], {}, {"low": 1, "high": 2}, [{"sku": "A"}], [[1]]]
+            place[rng.choice(names)] = rng.choice(values)
+    return event
+
+
+def test_fields_that_nobody_declared() -> None:
+    index = Index({"price": "float", "order": {"city": "string"}, "items": [{"sku": "string"}]})
+    index.subscribe("s", "price > 3 OR order.city = 'Paris' OR ANY(items.sku) = 'A'")
+    for text in (
+        '{"price": 4, "zzz": 1}',
+        '{"order": {"city": "Paris", "zzz": 1}}',
+        '{"items": [{"sku": "A", "zzz": []}]}',
+    ):
+        for _ in range(2):
+            assert index.match_json(text) == ["s"]
+            assert index.match_json_batch([text]).to_lists() == [["s"]]
+    cases = {
+        '{"zzz": 1}': "none of the attributes price, order.city, items is in the event",
+        '{"prise": 4}': "did you mean 'price'",
+        '{"price_low": 4}': "write an interval as 'price'",
+        '{"order": {"zzz": 1}}': "none of the attributes",
+        '{"price": 4, "order": {"citi": "Paris"}}': "did you mean 'order.city'",
+        '{"price": 4, "order": 7}': "'order' is an object",
+        '{"price": 4, "items": [{"skuu": "A"}]}': "did you mean 'sku'",
+        '{"price": 4, "items": {"sku": "A"}}': "takes lists",
+        '{"price": "4"}': "a float attribute takes numbers",
+        '{"price": 9007199254740993}': "has no exact 64-bit float",
+        '{"price": 4, "order.city": "a", "order": {"city": "b"}}': "is given twice",
+    }
+    for text, says in cases.items():
+        with pytest.raises(HitboxError, match=says):
+            index.match_json(text)
+        with pytest.raises(HitboxError, match=says):
+            index.match(json.loads(text))
 
 
 TEXTS: list[Any] = [

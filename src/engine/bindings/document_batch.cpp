@@ -70,10 +70,11 @@ Brought DocumentBatch::brought(size_t from, size_t count, const nb::dict& others
 
 void bind_documents(nb::module_& m) {
   nb::class_<DocumentPlan>(m, "DocumentPlan")
-      .def(
-          nb::init<u32, nb::list, nb::list, nb::list, nb::list, nb::dict, size_t, nb::object, nb::object, nb::object>(),
-          nb::arg("attributes"), nb::arg("points"), nb::arg("details"), nb::arg("sets"), nb::arg("others"),
-          nb::arg("labels"), nb::arg("most"), nb::arg("fold"), nb::arg("epoch"), nb::arg("plain_epoch"));
+      .def(nb::init<nb::list, nb::list, nb::list, nb::list, nb::list, nb::list, nb::object, nb::object, nb::object,
+                    nb::object, nb::object>(),
+           nb::arg("columns"), nb::arg("free"), nb::arg("points"), nb::arg("details"), nb::arg("sets"),
+           nb::arg("others"), nb::arg("declared").none(), nb::arg("fold"), nb::arg("allows").none(), nb::arg("epoch"),
+           nb::arg("plain_epoch"));
   nb::class_<DocumentBatch>(m, "DocumentBatch")
       .def(nb::init<nb::object, const nb::list&, bool>(), nb::arg("plan"), nb::arg("events"), nb::arg("as_json"))
       .def(nb::init<nb::object, nb::object, nb::object>(), nb::arg("plan"), nb::arg("data"), nb::arg("offsets"))

@@ -19,8 +19,6 @@ using document::Read;
 using document::Type;
 using document::Value;
 
-constexpr i64 EXACT = i64(1) << 53;  // whole numbers up to here are exact as doubles
-
 std::string joined(const std::string& above, const std::string& below) {
   return above.empty() ? below : above + "." + below;
 }
@@ -36,24 +34,19 @@ std::string shortest(double value) {
 
 }  // namespace
 
-// The sortable bits of a double, as codecs.float_key says; -0.0 is 0.0.
-static i64 float_key(double value) {
-  i64 bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  return bits >= 0 ? bits : MISSING - bits;
-}
-
-DocumentPlan::DocumentPlan(u32 attributes, nb::list points, nb::list details, nb::list sets, nb::list others,
-                           nb::dict labels, size_t most, nb::object fold, nb::object epoch, nb::object plain_epoch)
-    : attributes_(attributes), paths_(random_seed()), without_(attributes, MISSING), labels_(attributes), fold_(fold),
-      epoch_(epoch), plain_epoch_(plain_epoch) {
+DocumentPlan::DocumentPlan(nb::list columns, nb::list free, nb::list points, nb::list details, nb::list sets,
+                           nb::list others, nb::object declared, nb::object fold, nb::object allows, nb::object epoch,
+                           nb::object plain_epoch)
+    : strict_(!declared.is_none()), paths_(random_seed()), fold_(fold), allows_(allows), epoch_(epoch),
+      plain_epoch_(plain_epoch) {
+  for (nb::handle column : columns) columns_.emplace_back(column);
+  without_.assign(columns_.size(), MISSING);
   auto checked = [&](nb::handle number) {
     const u32 attribute = nb::cast<u32>(number);
-    if (attribute >= attributes_) throw nb::value_error("there is no such attribute");
+    if (attribute >= columns_.size()) throw nb::value_error("there is no such attribute");
     return attribute;
   };
-  for (auto [attribute, current] : labels)
-    labels_[checked(attribute)] = std::make_unique<Labels>(nb::cast<nb::list>(current), most);
+  for (nb::handle attribute : free) free_.push_back(checked(attribute));
   auto reader = [&](KeyReader made) {
     if (made.source.place >= readers_.size()) readers_.resize(made.source.place + 1);
     readers_[made.source.place].push_back(std::move(made));
@@ -63,15 +56,13 @@ DocumentPlan::DocumentPlan(u32 attributes, nb::list points, nb::list details, nb
     const std::string what = nb::cast<std::string>(point[1]);
     if (what == "compare") {
       comparisons_.push_back({attribute, source(point[2]), source(point[3])});
+    } else if (what == "always") {
+      without_[attribute] = nb::cast<i64>(point[2]);
     } else if (what == "absent") {
-      const std::string name = nb::cast<std::string>(point[2]);
-      reader({attribute, {paths_.add(Paths::EVENT, name), Kind::any, ""}, true});
+      reader({attribute, {paths_.add(Paths::EVENT, nb::cast<std::string>(point[2])), Kind::any, ""}, true});
       without_[attribute] = 1;
     } else {
-      Source from = source(point[2]);
-      if (from.kind == Kind::string && !labels_[attribute])
-        throw nb::value_error("a string attribute needs a dictionary");
-      reader({attribute, std::move(from), false});
+      reader({attribute, source(point[2]), false});
     }
   }
   auto list = [&](nb::handle lists, nb::handle field, nb::handle type) {
@@ -80,23 +71,22 @@ DocumentPlan::DocumentPlan(u32 attributes, nb::list points, nb::list details, nb
   };
   for (nb::handle detail : details) {
     const u32 attribute = checked(detail[0]);
-    if (nb::cast<std::string>(detail[1]) == "text") {
-      details_.emplace(attribute, Detail{false, {}, source(detail[2])});
-    } else {
-      const ListSource of = list(detail[2], detail[3], detail[4]);
-      if (of.kind == Kind::string && !labels_[attribute])
-        throw nb::value_error("a string attribute needs a dictionary");
-      details_.emplace(attribute, Detail{true, of, {}});
-    }
+    const std::string what = nb::cast<std::string>(detail[1]);
+    Detail made{Detail::What::NOTHING, {}, {}};
+    if (what == "text") made = {Detail::What::TEXT, {}, source(detail[2])};
+    if (what == "each") made = {Detail::What::LIST, list(detail[2], detail[3], detail[4]), {}};
+    details_.emplace(attribute, std::move(made));
   }
   for (nb::handle set : sets) {
     const nb::bytes name = nb::cast<nb::bytes>(set[0]);
     const char kind = nb::cast<std::string>(set[1]).at(0);
     set_names_.push_back({name.c_str(), name.size()});
-    if (nb::len(nb::object(set[2]))) sets_.push_back({kind, true, list(set[2], set[3], set[4]), {}});
-    else
-      sets_.push_back(
-          {kind, false, {}, {paths_.add(Paths::EVENT, nb::cast<std::string>(set[3])), kind_of(set[4]), ""}});
+    if (nb::len(nb::object(set[2]))) {
+      sets_.push_back({kind, true, list(set[2], set[3], set[4]), {}});
+    } else {
+      const u32 place = paths_.add(Paths::EVENT, nb::cast<std::string>(set[3]));
+      sets_.push_back({kind, false, {}, {place, kind_of(set[4]), ""}});
+    }
   }
   for (nb::handle names : others) {
     std::vector<u32> places;
@@ -104,7 +94,50 @@ DocumentPlan::DocumentPlan(u32 attributes, nb::list points, nb::list details, nb
       places.push_back(paths_.add(Paths::EVENT, name));
     others_.push_back(std::move(places));
   }
+  if (strict_)
+    for (nb::handle one : declared) add_rule(one);
   readers_.resize(paths_.size());
+  rules_.resize(paths_.size());
+}
+
+// The place with a name as Paths::name_of gives it.
+u32 DocumentPlan::place_of(const std::string& name) {
+  u32 scope = Paths::EVENT;
+  size_t from = 0;
+  for (size_t end; (end = name.find("[]", from)) != std::string::npos; from = end + 2) {
+    if (from && name[from] == '.') ++from;
+    scope = paths_.add_elements(paths_.add(scope, name.substr(from, end - from)));
+  }
+  if (from && from < name.size()) ++from;
+  return from < name.size() ? paths_.add(scope, name.substr(from)) : scope;
+}
+
+// (name of the place, what, type or None, attribute or None)
+void DocumentPlan::add_rule(nb::handle declared) {
+  using What = Rule::What;
+  const u32 place = place_of(nb::cast<std::string>(declared[0]));
+  const std::string what = nb::cast<std::string>(declared[1]);
+  Rule rule;
+  rule.what = what == "value"     ? What::VALUE
+              : what == "list"    ? What::LIST
+              : what == "objects" ? What::OBJECTS
+              : what == "object"  ? What::OBJECT
+                                  : What::REFUSED;
+  if (!declared[2].is_none()) rule.kind = kind_of(declared[2]);
+  if (!declared[3].is_none()) rule.attribute = nb::cast<u32>(declared[3]);
+  if (rule.attribute != SELF && rule.attribute >= columns_.size()) throw nb::value_error("there is no such attribute");
+  if (rule.what == What::LIST || rule.what == What::OBJECTS) paths_.add_elements(place);
+  if (place >= rules_.size()) rules_.resize(place + 1);
+  rules_[place] = rule;
+}
+
+bool DocumentPlan::allows(u32 place, std::string_view name) {
+  std::string known(reinterpret_cast<const char*>(&place), sizeof place);
+  known += name;
+  if (allowed_.count(known)) return true;
+  if (!nb::cast<bool>(allows_(paths_.name_of(place), nb::str(name.data(), name.size())))) return false;
+  if (allowed_.size() < MOST_ALLOWED) allowed_.insert(std::move(known));
+  return true;
 }
 
 DocumentPlan::~DocumentPlan() = default;
@@ -124,13 +157,9 @@ DocumentPlan::Reader::~Reader() {
 }
 
 DocumentPlan::Kind DocumentPlan::kind_of(nb::handle name) {
-  const std::string kind = nb::cast<std::string>(name);
-  if (kind == "number") return Kind::number;
-  if (kind == "string") return Kind::string;
-  if (kind == "bool") return Kind::truth;
-  if (kind == "timestamp") return Kind::moment;
-  if (kind == "any") return Kind::any;
-  throw nb::value_error("there is no such type of values");
+  const Kind kind = Column::type_of(nb::cast<std::string>(name));
+  if (kind == Kind::other || kind > Kind::any) throw nb::value_error("there is no such type of values");
+  return kind;
 }
 
 // (name, type, functions)
@@ -165,47 +194,44 @@ DocumentPlan::Next DocumentPlan::next(u32 scope, const std::string& above, const
   return {paths_.add(scope, joined(above, field)), SELF};
 }
 
-// What a condition of some kind sees of a value. False if Python has to say.
-bool DocumentPlan::plain(const Value& value, Kind kind, Plain& out) {
-  out.kind = Plain::Kind::NOTHING;
+// What a condition of some kind sees of a value. False if Python has to say. A value of another type is nothing where
+// nothing is declared; else it is an error, which Python describes.
+bool DocumentPlan::plain(const Value& value, Kind kind, Plain& out) const {
+  const bool any = kind == Kind::any;
+  out = Plain();
   switch (value.type) {
-    case Type::NOTHING: break;
+    case Type::NOTHING: return true;
     case Type::TRUE:
     case Type::FALSE:
-      if (kind != Kind::truth && kind != Kind::any) break;
-      out.kind = Plain::Kind::TRUTH;
-      out.whole = value.type == Type::TRUE;
-      break;
+      if (any || kind == Kind::truth) return out = Plain::of_truth(value.type == Type::TRUE), true;
+      return !strict_;
     case Type::WHOLE:
-      if (kind != Kind::number && kind != Kind::any) break;
-      out.kind = Plain::Kind::WHOLE;
-      out.whole = value.whole;
-      break;
+      if (any || kind == Kind::number || kind == Kind::whole) return out = Plain::of_whole(value.whole), true;
+      if (kind == Kind::real && -EXACT <= value.whole && value.whole <= EXACT)
+        return out = Plain::of_real(double(value.whole)), true;
+      return !strict_;
     case Type::REAL:
-      if (kind != Kind::number && kind != Kind::any) break;
-      out.kind = Plain::Kind::REAL;
-      out.real = value.real;
-      break;
+      if (any || kind == Kind::number || kind == Kind::real) return out = Plain::of_real(value.real), true;
+      if (kind == Kind::whole && std::fabs(value.real) <= double(EXACT) && value.real == std::trunc(value.real))
+        return out = Plain::of_whole(i64(value.real)), true;
+      return !strict_;
     case Type::MOMENT:
-      if (kind != Kind::moment && kind != Kind::any) break;
-      out.kind = Plain::Kind::MOMENT;
-      out.whole = value.whole;
-      break;
-    case Type::TEXT:
-      if (kind == Kind::string || kind == Kind::any) {
-        out.kind = Plain::Kind::TEXT;
-        out.text = value.text();
-      } else if (kind == Kind::moment) {
-        const Read read = document::read_moment(value.text(), out.whole);
-        if (read == Read::UNUSUAL) return false;
-        if (read == Read::DONE) out.kind = Plain::Kind::MOMENT;
-      }
-      break;
+      if (any || kind == Kind::moment) return out = Plain::of_moment(value.whole), true;
+      return !strict_;
+    case Type::TEXT: {
+      if (any || kind == Kind::text) return out = Plain::of_text(value.text()), true;
+      if (kind != Kind::moment) return !strict_;
+      i64 moment;
+      const Read read = document::read_moment(value.text(), moment);
+      if (read == Read::DONE) out = Plain::of_moment(moment);
+      return read == Read::DONE || (read == Read::NOTHING && !strict_);
+    }
     case Type::LIST:
     case Type::OBJECT:
-      if (kind == Kind::any) out.kind = Plain::Kind::OTHER;
+      if (any) out.kind = Plain::Kind::OTHER;
+      return any || !strict_;
   }
-  return true;
+  return false;
 }
 
 bool DocumentPlan::plain(Documents& documents, const Value& value, const Source& source, Plain& out) const {
@@ -214,6 +240,34 @@ bool DocumentPlan::plain(Documents& documents, const Value& value, const Source&
     for (char function : source.functions)
       if (!apply(documents, function, out.text)) return false;
   return true;
+}
+
+// Whether a value is what a schema says, so that Python would find nothing wrong with it.
+bool DocumentPlan::fits(Documents& documents, const Value& value, const Rule& rule) const {
+  using What = Rule::What;
+  Plain plain_value;
+  switch (rule.what) {
+    case What::ANYTHING: return true;
+    case What::VALUE: return plain(value, rule.kind, plain_value);
+    case What::OBJECT: return value.type == Type::OBJECT || value.type == Type::NOTHING;
+    case What::REFUSED: return false;
+    default: break;
+  }
+  if (value.type != Type::LIST) return value.type == Type::NOTHING;
+  u32 seen = 0;
+  const bool good = documents.each_element(value, [&](const Value& element) {
+    ++seen;
+    if (rule.what == What::LIST) return plain(element, rule.kind, plain_value);
+    return element.type == Type::NOTHING || (element.type == Type::OBJECT && fits_object(documents, element));
+  });
+  return good && seen == value.size;  // else there is a list in the list
+}
+
+bool DocumentPlan::fits_object(Documents& documents, const Value& object) const {
+  documents.next_object();
+  return documents.each_field_of(object, [&](const Value& value) { return documents.is_first(value.place); }) &&
+         documents.each_field_of(object,
+                                 [&](const Value& value) { return fits(documents, value, rules_[value.place]); });
 }
 
 // A function of a text: l, lower case; u, upper case; r, reversed. Letters beyond ASCII are Python's.
@@ -246,25 +300,11 @@ bool DocumentPlan::apply(Documents& documents, char function, std::string_view& 
   return true;
 }
 
-i64 DocumentPlan::key(u32 attribute, const Plain& value) const {
-  switch (value.kind) {
-    case Plain::Kind::NOTHING: return MISSING;
-    case Plain::Kind::WHOLE: return float_key(double(value.whole));
-    case Plain::Kind::REAL: return float_key(value.real);
-    case Plain::Kind::TEXT: return labels_[attribute]->key(value.text);
-    case Plain::Kind::TRUTH:
-    case Plain::Kind::MOMENT: return value.whole;
-    case Plain::Kind::OTHER: break;
-  }
-  return 0;
-}
-
 // -1, 0 or 1, or MISSING if the values are of two types. False if Python has to say.
 bool DocumentPlan::compare(const Plain& first, const Plain& second, i64& key) {
   key = MISSING;
-  auto is_number = [](const Plain& one) { return one.kind == Plain::Kind::WHOLE || one.kind == Plain::Kind::REAL; };
   auto order = [](auto a, auto b) { return i64(a > b) - i64(a < b); };
-  if (is_number(first) && is_number(second)) {
+  if (first.is_number() && second.is_number()) {
     if (first.kind == second.kind) {
       key = first.kind == Plain::Kind::WHOLE ? order(first.whole, second.whole) : order(first.real, second.real);
       return true;
@@ -285,19 +325,24 @@ bool DocumentPlan::compare(const Plain& first, const Plain& second, i64& key) {
 bool DocumentPlan::point(Documents& documents, i64* keys) const {
   std::copy(without_.begin(), without_.end(), keys);
   Plain value;
+  bool declared = false;
   const bool good = documents.each_field([&](u32 place, const Value& given) {
+    const Rule& rule = rules_[place];
+    if (rule.what != Rule::What::ANYTHING) {
+      if (!fits(documents, given, rule)) return false;
+      declared |= rule.what != Rule::What::OBJECT;
+      if (rule.attribute != SELF && given.type == Type::LIST) keys[rule.attribute] = given.size;
+    }
     for (const KeyReader& reader : readers_[place]) {
-      if (reader.absence) {
-        keys[reader.attribute] = 0;
-        continue;
-      }
-      if (!plain(documents, given, reader.source, value)) return false;
-      keys[reader.attribute] =
-          reader.source.kind == Kind::any && value.kind != Plain::Kind::NOTHING ? 0 : key(reader.attribute, value);
+      if (reader.absence) keys[reader.attribute] = 0;
+      else if (!plain(documents, given, reader.source, value) ||
+               !columns_[reader.attribute].key(value, keys[reader.attribute]))
+        return false;
     }
     return true;
   });
-  if (!good) return false;
+  // An event that has nothing but fields that nobody declared is an error.
+  if (!good || (strict_ && documents.strange && !declared && !allows_.is_none())) return false;
   for (const Comparison& one : comparisons_) {
     const Value *first = documents.field(one.first.place), *second = documents.field(one.second.place);
     if (!first || !second) continue;
@@ -316,14 +361,17 @@ bool DocumentPlan::point(Documents& documents, i64* keys) const {
 template <class Use>
 bool DocumentPlan::go_on(const Documents& documents, const Next& next, const Value& value, Use& use) const {
   if (next.way != SELF) {
-    bool given;
-    return value.type != Type::OBJECT || walk(documents, next.way, &value, given, use);
+    bool given = false;
+    if (value.type == Type::OBJECT && !walk(documents, next.way, &value, given, use)) return false;
+    return given || !strict_ || use(nullptr);
   }
   if (next.field == SELF) return use(&value);
   if (value.type != Type::OBJECT) return use(nullptr);
   bool twice = false;
   const Value* field = documents.field_of(value, next.field, twice);
-  return !twice && use(field);
+  if (twice) return false;
+  if (!strict_ || !field || field->type != Type::LIST) return use(field);
+  return documents.each_element(*field, [&](const Value& element) { return use(&element); });  // one of a declared list
 }
 
 template <class Use>
@@ -355,22 +403,21 @@ bool DocumentPlan::walk(const Documents& documents, u32 at, const Value* object,
   return true;
 }
 
-bool DocumentPlan::element(const Plain& value, Brought& out, u32 set) const {
+// The text that stands for an element of a list, as anchors.element_key gives it. False if Python has to say.
+bool DocumentPlan::element(const Plain& value, Kind kind, Brought& out, u32 set) const {
+  const bool is_whole = kind != Kind::real && std::isfinite(value.real) && value.real == std::trunc(value.real);
   switch (value.kind) {
-    case Plain::Kind::NOTHING: return true;
-    case Plain::Kind::TEXT: out.add(set, value.text); return true;
-    case Plain::Kind::TRUTH: out.add(set, value.whole ? "1" : "0"); return true;
-    case Plain::Kind::WHOLE: out.keep(set, std::to_string(value.whole)); return true;
+    case Plain::Kind::NOTHING: break;
+    case Plain::Kind::TEXT: out.add(set, value.text); break;
+    case Plain::Kind::TRUTH: out.add(set, value.whole ? "1" : "0"); break;
+    case Plain::Kind::WHOLE: out.keep(set, std::to_string(value.whole)); break;
     case Plain::Kind::REAL:
-      if (std::isfinite(value.real) && value.real == std::trunc(value.real)) {
-        if (std::fabs(value.real) > double(EXACT)) return false;
-        out.keep(set, std::to_string(i64(value.real)));
-      } else {
-        out.keep(set, shortest(value.real));
-      }
-      return true;
+      if (is_whole && std::fabs(value.real) > double(EXACT)) return false;
+      out.keep(set, is_whole ? std::to_string(i64(value.real)) : shortest(value.real + 0.0));  // -0.0 equals 0.0
+      break;
     default: return false;
   }
+  return true;
 }
 
 bool DocumentPlan::bring(Documents& documents, Brought& out) const {
@@ -379,8 +426,9 @@ bool DocumentPlan::bring(Documents& documents, Brought& out) const {
     Plain value;
     auto add = [&](const Value* given) {
       if (!given) return true;
-      if (!plain(*given, set.is_list ? set.list.kind : set.field.kind, value)) return false;
-      if (set.kind == sets::ELEMENT) return element(value, out, at);
+      const Kind kind = set.is_list ? set.list.kind : set.field.kind;
+      if (!plain(*given, kind, value)) return false;
+      if (set.kind == sets::ELEMENT) return element(value, kind, out, at);
       if (value.kind != Plain::Kind::TEXT) return true;
       if (set.kind == sets::FOLDED && !apply(documents, 'l', value.text)) return false;
       out.add(at, value.text);
@@ -399,16 +447,19 @@ Details::Elements DocumentPlan::EventDetails::list(u32 attribute) const {
   Known& list = known(attribute, fresh);
   if (!fresh) return list.elements();
   const auto detail = plan_.details_.find(attribute);
-  if (detail == plan_.details_.end() || !detail->second.is_list) return {};
+  if (detail == plan_.details_.end() || detail->second.what == Detail::What::TEXT) return {};
+  if (detail->second.what == Detail::What::NOTHING) {
+    list.given = Given::NOTHING;
+    return list.elements();
+  }
   const ListSource& from = detail->second.list;
   bool given = false, decided = true;
   Plain value;
   auto add = [&](const Value* one) {
-    value.kind = Plain::Kind::NOTHING;
-    if (one && !plain(*one, from.kind, value)) return false;
-    const bool any = from.kind == Kind::any && value.kind != Plain::Kind::NOTHING;
-    list.keys.push_back(any ? 0 : plan_.key(attribute, value));
-    return true;
+    value = Plain();
+    if (one && !plan_.plain(*one, from.kind, value)) return false;
+    list.keys.push_back(MISSING);
+    return plan_.columns_[attribute].key(value, list.keys.back());
   };
   decided = plan_.walk(documents_, from.way, nullptr, given, add);
   list.given = !decided ? Details::Given::NO : given ? Details::Given::YES : Details::Given::NOTHING;
@@ -420,13 +471,14 @@ Details::Text DocumentPlan::EventDetails::text(u32 attribute) const {
   Details::Text& text = known(attribute, fresh).text;
   if (!fresh) return text;
   const auto detail = plan_.details_.find(attribute);
-  if (detail == plan_.details_.end() || detail->second.is_list) return text;
+  if (detail == plan_.details_.end() || detail->second.what == Detail::What::LIST) return text;
+  text.given = Given::NOTHING;
+  if (detail->second.what == Detail::What::NOTHING) return text;
   const Source& from = detail->second.text;
   const Value* field = documents_.field(from.place);
   Plain value;
-  if (field && !plan_.plain(documents_, *field, from, value)) return text;
-  text.given = value.kind == Plain::Kind::TEXT ? Details::Given::YES : Details::Given::NOTHING;
-  text.bytes = value.text;
+  if (field && !plan_.plain(documents_, *field, from, value)) text.given = Given::NO;
+  else if (value.kind == Plain::Kind::TEXT) text = {Given::YES, value.text};
   return text;
 }
 

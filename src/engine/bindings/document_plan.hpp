@@ -1,5 +1,5 @@
-// What subscriptions ask of events as documents, where nothing is declared: from the values of an event to the keys of its
-// point, to what it brings to the sets of anchors, and to the lists and texts of a second look.
+// What subscriptions ask of events as documents: from the values of an event to the keys of its point, to what it brings to
+// the sets of anchors, and to the lists and texts of a second look.
 //
 //   {"price": 12.5, "tags": ["a"]}    point   NUMBER(price) = 12.5's key
 //                                     set     elements of tags: "a"
@@ -12,41 +12,44 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include <nanobind/nanobind.h>
 
 #include "bindings/brought.hpp"
-#include "bindings/labels.hpp"
+#include "bindings/column.hpp"
 #include "document/document.hpp"
 #include "program/details.hpp"
 
 namespace hitbox {
 
-// A value as a condition sees it.
-struct Plain {
-  enum class Kind : u8 { NOTHING, WHOLE, REAL, TRUTH, MOMENT, TEXT, OTHER };
-  Kind kind = Kind::NOTHING;
-  i64 whole = 0;
-  double real = 0;
-  std::string_view text;
-};
-
 class EventReader;
 
-class DocumentPlan {
+class DocumentPlan final : public document::Strangers {
  public:
-  // attributes: how many there are. points, details, sets: what is computed of an event, as engine/document_plan.py
-  // describes it. others: groups of names; an event that has all of a group is for Python. labels: {attribute: a list with
-  // what its dictionary is made of}, with at most `most` keys kept. fold(text, upper) changes the case of letters. epoch, plain_epoch: the start of
-  // 1970, with and without a zone.
-  DocumentPlan(u32 attributes, nb::list points, nb::list details, nb::list sets, nb::list others, nb::dict labels,
-               size_t most, nb::object fold, nb::object epoch, nb::object plain_epoch);
-  ~DocumentPlan();
+  // Made of what engine/document_plan.py describes:
+  //   columns     by attribute, what `Codec.native` says
+  //   free        the attributes that events do not carry, which meet everything
+  //   points      keys, details: lists and texts of a second look, sets: what anchors ask for
+  //   others      groups of names: an event that has all of a group is for Python
+  //   declared    what fields must be, if there is a schema: (name of the place, what, ...); then values are `strict`
+  //   fold        fold(text, upper) changes the case of letters
+  //   allows      allows(name of a place, name of a field): whether a field that nobody asks for may stand there, or None
+  //   epoch       the start of 1970, with and without a zone
+  DocumentPlan(nb::list columns, nb::list free, nb::list points, nb::list details, nb::list sets, nb::list others,
+               nb::object declared, nb::object fold, nb::object allows, nb::object epoch, nb::object plain_epoch);
+  ~DocumentPlan() override;
   DocumentPlan(const DocumentPlan&) = delete;
   DocumentPlan& operator=(const DocumentPlan&) = delete;
 
-  u32 attributes() const { return attributes_; }
+  u32 attributes() const { return u32(columns_.size()); }
+  const std::vector<u32>& free() const { return free_; }
+  bool is_strict() const { return strict_; }
+  // Itself, if there are fields that may not stand everywhere.
+  document::Strangers* strangers() const { return allows_.is_none() ? nullptr : const_cast<DocumentPlan*>(this); }
+  // Whether a field that nobody asks for may stand at a place. Python's lock is held.
+  bool allows(u32 place, std::string_view name) override;
   const document::Paths& paths() const { return paths_; }
   std::vector<std::string_view> set_names() const { return {set_names_.begin(), set_names_.end()}; }
   nb::handle epoch() const { return epoch_; }
@@ -65,7 +68,9 @@ class DocumentPlan {
   class EventDetails;
 
  private:
-  enum class Kind : u8 { number, string, truth, moment, any };
+  static constexpr u32 SELF = ~u32(0);
+  static constexpr size_t MOST_ALLOWED = 100'000;  // names that are remembered
+  using Kind = Column::Type;
   struct Source {
     u32 place;
     Kind kind;
@@ -76,11 +81,16 @@ class DocumentPlan {
     Source source;
     bool absence;
   };
+  // What the value at a place must be, where there is a schema.
+  struct Rule {
+    enum class What : u8 { ANYTHING, VALUE, LIST, OBJECTS, OBJECT, REFUSED } what = What::ANYTHING;
+    Kind kind = Kind::other;  // of a value, or of the elements of a list
+    u32 attribute = SELF;     // of a list of the event: its key is its length
+  };
   struct Comparison {
     u32 attribute;
     Source first, second;
   };
-  static constexpr u32 SELF = ~u32(0);
   // How to go on from an object: to a field, to a list in it, or not at all.
   struct Next {
     u32 field = SELF, way = SELF;
@@ -96,7 +106,7 @@ class DocumentPlan {
     Kind kind;
   };
   struct Detail {
-    bool is_list;
+    enum class What : u8 { LIST, TEXT, NOTHING } what;
     ListSource list;
     Source text;
   };
@@ -114,20 +124,26 @@ class DocumentPlan {
   Next next(u32 scope, const std::string& above, const std::vector<std::string>& lists, size_t at,
             const std::string& field);
 
+  void add_rule(nb::handle declared);
+  u32 place_of(const std::string& name);
   bool plain(document::Documents& documents, const document::Value& value, const Source& source, Plain& out) const;
-  static bool plain(const document::Value& value, Kind kind, Plain& out);
+  bool plain(const document::Value& value, Kind kind, Plain& out) const;
+  bool fits(document::Documents& documents, const document::Value& value, const Rule& rule) const;
+  bool fits_object(document::Documents& documents, const document::Value& object) const;
   bool apply(document::Documents& documents, char function, std::string_view& text) const;
-  i64 key(u32 attribute, const Plain& value) const;
   static bool compare(const Plain& first, const Plain& second, i64& key);
   // Calls use(value), null for nothing, for what a list leads to, until it returns false. `given`: whether there is a list.
   template <class Use>
   bool walk(const document::Documents& documents, u32 way, const document::Value* object, bool& given, Use& use) const;
   template <class Use>
   bool go_on(const document::Documents& documents, const Next& next, const document::Value& value, Use& use) const;
-  bool element(const Plain& value, Brought& out, u32 set) const;
+  bool element(const Plain& value, Kind kind, Brought& out, u32 set) const;
 
-  u32 attributes_;
+  std::vector<Column> columns_;
+  std::vector<u32> free_;
+  bool strict_;
   document::Paths paths_;
+  std::vector<Rule> rules_;                      // by place
   std::vector<std::vector<KeyReader>> readers_;  // by place
   std::vector<Comparison> comparisons_;
   std::vector<i64> without_;  // the keys of an event that has nothing
@@ -136,8 +152,8 @@ class DocumentPlan {
   std::unordered_map<u32, Detail> details_;  // by attribute
   std::vector<Set> sets_;
   std::vector<std::string> set_names_;
-  std::vector<std::unique_ptr<Labels>> labels_;  // by attribute
-  nb::object fold_, epoch_, plain_epoch_;
+  nb::object fold_, allows_, epoch_, plain_epoch_;
+  std::unordered_set<std::string> allowed_;  // places and names
   mutable std::vector<std::unique_ptr<EventReader>> idle_;
 };
 

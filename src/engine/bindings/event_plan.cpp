@@ -11,16 +11,6 @@
 namespace hitbox {
 namespace {
 
-constexpr i64 EXACT = i64(1) << 53;  // whole numbers up to here are exact as doubles
-
-// The sortable bits of a double, as codecs.float_key says; NaN is missing, and -0.0 is 0.0.
-i64 float_key(double value) {
-  if (value != value) return MISSING;
-  i64 bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  return bits >= 0 ? bits : MISSING - bits;
-}
-
 // An exact int that has 64 bits.
 bool whole_number(PyObject* value, i64& number) {
   if (Py_TYPE(value) != &PyLong_Type) return false;
@@ -28,20 +18,6 @@ bool whole_number(PyObject* value, i64& number) {
   number = PyLong_AsLongLongAndOverflow(value, &overflow);
   return !overflow && number != MISSING;
 }
-
-// An exact float, or an exact int that is exact as a double.
-bool real_number(PyObject* value, double& number) {
-  if (Py_TYPE(value) == &PyFloat_Type) {
-    number = PyFloat_AsDouble(value);
-    return true;
-  }
-  i64 whole;
-  if (!whole_number(value, whole) || whole > EXACT || whole < -EXACT) return false;
-  number = double(whole);
-  return true;
-}
-
-i64 clamp(i64 value, i64 low, i64 high) { return value < low ? low : value > high ? high : value; }
 
 bool has_dot(PyObject* name) { return PyUnicode_FindChar(name, '.', 0, PyUnicode_GetLength(name), 1) >= 0; }
 
@@ -59,12 +35,14 @@ void check_size(PyObject* event, Py_ssize_t size) {
 }  // namespace
 
 EventPlan::EventPlan(nb::list columns, nb::dict numbers, nb::list free, nb::object other_value, nb::object other_event,
-                     nb::object derived, bool ignores)
-    : numbers_(numbers), other_value_(other_value), other_event_(other_event), derived_(derived), ignores_(ignores) {
-  for (nb::handle native : columns) columns_.push_back(column(native));
+                     nb::object derived, nb::object epoch, nb::object plain_epoch, bool ignores)
+    : numbers_(numbers), other_value_(other_value), other_event_(other_event), derived_(derived), epoch_(epoch),
+      plain_epoch_(plain_epoch), ignores_(ignores) {
+  for (nb::handle native : columns) columns_.emplace_back(native);
+  dotted_.resize(columns_.size());
   for (auto [name, of] : numbers)
     if (nb::isinstance<nb::int_>(of) && nb::cast<i64>(of) >= 0)
-      columns_.at(size_t(nb::cast<i64>(of))).dotted = has_dot(name.ptr());
+      dotted_.at(size_t(nb::cast<i64>(of))) = has_dot(name.ptr());
   for (nb::handle attribute : free) free_.push_back(nb::cast<u32>(attribute));
   old_ = checked(PyUnicode_InternFromString("old"));
   new_ = checked(PyUnicode_InternFromString("new"));
@@ -74,98 +52,52 @@ EventPlan::EventPlan(nb::list columns, nb::dict numbers, nb::list free, nb::obje
   microseconds_ = checked(PyUnicode_InternFromString("microseconds"));
 }
 
-EventPlan::Column EventPlan::column(nb::handle native) {
-  Column out;
-  std::string type = nb::cast<std::string>(native[0]);
-  if (type == "list") {
-    const std::string of = nb::cast<std::string>(native[1]);
-    out.element = of == "int" ? Type::whole : of == "float" ? Type::real : of == "bool" ? Type::truth : Type::text;
-    out.type = Type::list;
-  }
-  if (type == "int") out.type = Type::whole;
-  if (type == "float") out.type = Type::real;
-  if (type == "bool") out.type = Type::truth;
-  if (type == "timestamp") {
-    out.type = Type::moment;
-    out.epoch = native[1];
-    out.plain_epoch = native[2];
-  }
-  if (type == "string") {
-    out.type = Type::text;
-    out.labels = std::make_shared<Labels>(nb::cast<nb::list>(native[1]), nb::cast<size_t>(native[2]));
-  }
-  if (type == "int grid" || type == "float grid") {
-    out.type = type == "int grid" ? Type::whole_grid : Type::real_grid;
-    out.over = nb::cast<i64>(native[1]);
-    out.under = nb::cast<double>(native[2]);
-    out.scale = nb::cast<double>(native[3]);
-    out.below = nb::cast<i64>(native[4]);
-    out.above = nb::cast<i64>(native[5]);
-  }
-  return out;
-}
-
 // The key of a value that needs no codec.
 bool EventPlan::plain_key(const Column& column, PyObject* value, i64& key) const {
-  if (value == Py_None) {
-    key = MISSING;
-    return column.type != Type::other;
+  using Type = Column::Type;
+  if (column.type == Type::list && value != Py_None) return list_key(column, value, key);
+  Plain plain;
+  if (value == Py_None) return column.key(plain, key);
+  if (column.type == Type::moment) return moment(value, plain) && column.key(plain, key);
+  return scalar(value, plain) && column.key(plain, key);
+}
+
+// The plain value of an exact bool, int, float or str.
+bool EventPlan::scalar(PyObject* value, Plain& out) {
+  PyTypeObject* type = Py_TYPE(value);
+  if (type == &PyUnicode_Type) {
+    std::string_view text;
+    if (!utf8(value, text)) return false;
+    out = Plain::of_text(text);
+    return true;
   }
-  double real;
+  if (type == &PyFloat_Type) {
+    out = Plain::of_real(PyFloat_AsDouble(value));
+    return true;
+  }
+  if (value == Py_True || value == Py_False) {
+    out = Plain::of_truth(value == Py_True);
+    return true;
+  }
   i64 whole;
-  switch (column.type) {
-    case Type::whole: return whole_number(value, key);
-    case Type::real:
-      if (!real_number(value, real)) return false;
-      key = float_key(real);
-      return true;
-    case Type::truth: key = value == Py_True; return value == Py_True || value == Py_False;
-    case Type::moment: return moment_key(column, value, key);
-    case Type::text: return text_key(column, value, key);
-    case Type::whole_grid: {
-      if (!whole_number(value, whole)) return false;
-      i64 at = whole / column.over, rest = whole % column.over;
-      if (rest < 0) at -= 1;
-      at = clamp(at, column.below / 2 - 1, column.above / 2);
-      key = clamp(2 * at + (rest != 0), column.below, column.above);
-      return true;
-    }
-    case Type::real_grid: {
-      if (!real_number(value, real)) return false;
-      if (real != real) {
-        key = MISSING;
-        return true;
-      }
-      double scaled = real * column.scale;
-      if (!(double(column.below) <= scaled && scaled <= double(column.above))) {
-        key = scaled < double(column.below) ? column.below : column.above;
-        return true;
-      }
-      double at = std::nearbyint(scaled), steps = at * double(column.over);
-      if (std::fabs(steps) > double(EXACT)) return false;
-      double grid = steps / column.under;  // exact integers divided once: the double nearest to the step
-      key = clamp(2 * i64(at) + (real > grid) - (real < grid), column.below, column.above);
-      return true;
-    }
-    case Type::list: return list_key(column, value, key);
-    case Type::other: break;
-  }
-  return false;
+  if (!whole_number(value, whole)) return false;
+  out = Plain::of_whole(whole);
+  return true;
 }
 
 // Whether an element of a list needs no codec.
-bool EventPlan::is_plain(Type element, PyObject* value) {
+bool EventPlan::is_plain(Column::Type element, PyObject* value) {
   if (value == Py_None) return true;
-  double real;
-  i64 whole;
-  if (element == Type::whole) return whole_number(value, whole);
-  if (element == Type::real) return real_number(value, real);
-  if (element == Type::truth) return value == Py_True || value == Py_False;
-  if (Py_TYPE(value) != &PyUnicode_Type) return false;
-  Py_ssize_t size;
-  const char* text = PyUnicode_AsUTF8AndSize(value, &size);
-  if (!text) PyErr_Clear();
-  return text && !std::memchr(text, 0, size_t(size));
+  Plain plain;
+  if (!scalar(value, plain)) return false;
+  switch (element) {
+    case Column::Type::whole: return plain.kind == Plain::Kind::WHOLE;
+    case Column::Type::real:
+      return plain.kind != Plain::Kind::WHOLE ? plain.kind != Plain::Kind::TEXT && plain.kind != Plain::Kind::TRUTH
+                                              : -EXACT <= plain.whole && plain.whole <= EXACT;
+    case Column::Type::truth: return plain.kind == Plain::Kind::TRUTH;
+    default: return plain.kind == Plain::Kind::TEXT;
+  }
 }
 
 // Of an exact list: its length.
@@ -178,32 +110,28 @@ bool EventPlan::list_key(const Column& column, PyObject* value, i64& key) const 
   return true;
 }
 
-// Of an exact string that files and columns can carry.
-bool EventPlan::text_key(const Column& column, PyObject* value, i64& key) const {
-  if (Py_TYPE(value) != &PyUnicode_Type) return false;
+// The bytes of an exact string that files and columns can carry.
+bool EventPlan::utf8(PyObject* value, std::string_view& out) {
   Py_ssize_t size;
   const char* text = PyUnicode_AsUTF8AndSize(value, &size);
-  if (!text) {
-    PyErr_Clear();  // a lone surrogate: the codec says so
-    return false;
-  }
-  if (std::memchr(text, 0, size_t(size))) return false;
-  key = column.labels->key({text, size_t(size)});
+  if (!text) PyErr_Clear();  // a lone surrogate: the codec says so
+  if (!text || std::memchr(text, 0, size_t(size))) return false;
+  out = {text, size_t(size)};
   return true;
 }
 
 // Of an exact datetime in UTC or without a zone, which means UTC.
-bool EventPlan::moment_key(const Column& column, PyObject* value, i64& key) const {
-  if (Py_TYPE(value) != Py_TYPE(column.epoch.ptr())) return false;
-  nb::object zone = checked(PyObject_GetAttr(value, tzinfo_.ptr()));
-  bool plain = zone.is_none();
-  if (!plain && !zone.is(column.epoch.attr("tzinfo"))) return false;
-  nb::object since = checked(PyNumber_Subtract(value, (plain ? column.plain_epoch : column.epoch).ptr()));
-  i64 days = PyLong_AsLongLong(checked(PyObject_GetAttr(since.ptr(), days_.ptr())).ptr());
-  i64 seconds = PyLong_AsLongLong(checked(PyObject_GetAttr(since.ptr(), seconds_.ptr())).ptr());
-  i64 micros = PyLong_AsLongLong(checked(PyObject_GetAttr(since.ptr(), microseconds_.ptr())).ptr());
+bool EventPlan::moment(PyObject* value, Plain& out) const {
+  if (Py_TYPE(value) != Py_TYPE(epoch_.ptr())) return false;
+  const nb::object zone = checked(PyObject_GetAttr(value, tzinfo_.ptr()));
+  const bool plain = zone.is_none();
+  if (!plain && !zone.is(epoch_.attr("tzinfo"))) return false;
+  const nb::object since = checked(PyNumber_Subtract(value, (plain ? plain_epoch_ : epoch_).ptr()));
+  const i64 days = PyLong_AsLongLong(checked(PyObject_GetAttr(since.ptr(), days_.ptr())).ptr());
+  const i64 seconds = PyLong_AsLongLong(checked(PyObject_GetAttr(since.ptr(), seconds_.ptr())).ptr());
+  const i64 micros = PyLong_AsLongLong(checked(PyObject_GetAttr(since.ptr(), microseconds_.ptr())).ptr());
   if (PyErr_Occurred()) throw nb::python_error();
-  key = (days * 86400 + seconds) * 1000000 + micros;
+  out = Plain::of_moment((days * 86400 + seconds) * 1000000 + micros);
   return true;
 }
 
@@ -266,7 +194,7 @@ bool EventPlan::encode_fields(PyObject* event, PyObject* fields, i64 number, siz
         names->emplace_back(nb::borrow(name), attribute);
       }
     }
-    ways.dotted |= !inside && columns_[attribute].dotted;
+    ways.dotted |= !inside && dotted_[attribute];
     if (plain_key(columns_[attribute], value, low[attribute])) continue;
     // Python code runs here, and may change the event.
     nb::object kept = nb::borrow(event), held = nb::borrow(value);
@@ -328,9 +256,9 @@ void EventPlan::encode(nb::handle events, size_t count, i64 row, EventKeys& out)
 
 void bind_event_plan(nb::module_& m) {
   nb::class_<EventPlan>(m, "EventPlan")
-      .def(nb::init<nb::list, nb::dict, nb::list, nb::object, nb::object, nb::object, bool>(), nb::arg("columns"),
-           nb::arg("numbers"), nb::arg("free"), nb::arg("other_value"), nb::arg("other_event"),
-           nb::arg("derived") = nb::none(), nb::arg("ignores") = false)
+      .def(nb::init<nb::list, nb::dict, nb::list, nb::object, nb::object, nb::object, nb::object, nb::object, bool>(),
+           nb::arg("columns"), nb::arg("numbers"), nb::arg("free"), nb::arg("other_value"), nb::arg("other_event"),
+           nb::arg("derived").none(), nb::arg("epoch"), nb::arg("plain_epoch"), nb::arg("ignores") = false)
       .def(
           "encode",
           [](const EventPlan& self, nb::list events, i64 row) {

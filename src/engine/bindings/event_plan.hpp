@@ -6,14 +6,14 @@
 //                                                high  the same, unless an attribute is an interval
 #pragma once
 
-#include <memory>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <nanobind/nanobind.h>
 
 #include "base/common.hpp"
-#include "bindings/labels.hpp"
+#include "bindings/column.hpp"
 
 namespace hitbox {
 
@@ -42,8 +42,9 @@ class EventPlan {
   // free: the attributes that events do not carry, which meet everything. other_value(attribute, value, row) ->
   // (low, high) and other_event(event, row) -> {attribute: (low, high)} ask the codecs; row is -1 of a single event.
   // derived(event, row) -> {attribute: (low, high)} of the attributes that are functions of others, or None.
+  // epoch, plain_epoch: the start of 1970, with and without a zone.
   EventPlan(nb::list columns, nb::dict numbers, nb::list free, nb::object other_value, nb::object other_event,
-            nb::object derived, bool ignores);
+            nb::object derived, nb::object epoch, nb::object plain_epoch, bool ignores);
 
   u32 attributes() const { return u32(columns_.size()); }
   const std::vector<u32>& free() const { return free_; }
@@ -54,18 +55,6 @@ class EventPlan {
   void encode(nb::handle events, size_t count, i64 row, EventKeys& out) const;
 
  private:
-  enum class Type : u8 { other, whole, real, truth, moment, text, whole_grid, real_grid, list };
-
-  struct Column {
-    Type type = Type::other;
-    std::shared_ptr<Labels> labels;      // text
-    nb::object epoch, plain_epoch;       // moment: the start of 1970, with and without a zone
-    i64 over = 1, below = 0, above = 0;  // grid: step = over / under; keys outside the domain
-    double scale = 1, under = 1;
-    Type element = Type::other;  // of a list
-    bool dotted = false;         // it is below an object
-  };
-
   // How the fields of one event were named. In both ways, one may be given twice.
   struct Ways {
     bool objects = false, dotted = false;
@@ -80,12 +69,12 @@ class EventPlan {
   // Names that came one after the other in the last event, so that events alike need no look-up.
   using Names = std::vector<std::pair<nb::object, u32>>;
 
-  static Column column(nb::handle native);
   bool plain_key(const Column& column, PyObject* value, i64& key) const;
-  static bool is_plain(Type element, PyObject* value);
+  static bool scalar(PyObject* value, Plain& out);
+  static bool is_plain(Column::Type element, PyObject* value);
+  static bool utf8(PyObject* value, std::string_view& out);
   bool list_key(const Column& column, PyObject* value, i64& key) const;
-  bool text_key(const Column& column, PyObject* value, i64& key) const;
-  bool moment_key(const Column& column, PyObject* value, i64& key) const;
+  bool moment(PyObject* value, Plain& out) const;
   bool encode_fields(PyObject* event, PyObject* fields, i64 number, size_t row, i64* low, std::vector<High>& highs,
                      Names* names, Ways& ways) const;
   bool may_have_images(PyObject* event) const;
@@ -96,9 +85,10 @@ class EventPlan {
   void add_highs(size_t rows, const std::vector<High>& highs, EventKeys& out) const;
 
   std::vector<Column> columns_;
+  std::vector<u8> dotted_;  // by attribute: it is below an object
   nb::dict numbers_;
   std::vector<u32> free_;
-  nb::object other_value_, other_event_, derived_;
+  nb::object other_value_, other_event_, derived_, epoch_, plain_epoch_;
   bool ignores_;
   nb::object old_, new_, tzinfo_, days_, seconds_, microseconds_;
 };

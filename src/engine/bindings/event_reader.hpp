@@ -15,15 +15,15 @@ namespace hitbox {
 class EventReader {
  public:
   explicit EventReader(const DocumentPlan& plan)
-      : documents(plan.documents()), json_(plan.paths(), documents),
-        objects_(plan.paths(), documents, plan.epoch(), plan.plain_epoch(), kept_) {}
+      : documents(plan.documents()), images_alone_(!plan.is_strict()), json_(plan.paths(), documents, plan.strangers()),
+        objects_(plan.paths(), documents, plan.strangers(), plan.epoch(), plan.plain_epoch(), kept_) {}
   EventReader(const EventReader&) = delete;
   EventReader& operator=(const EventReader&) = delete;
 
   // Reads an event, which becomes the last document: JSON in a text, in bytes or in a buffer, or a dict. False if Python
   // has to read it; then the document is empty.
   bool read(nb::handle event, bool as_json) {
-    if (!as_json) return objects_.read(event.ptr());
+    if (!as_json) return objects_.read(event.ptr(), images_alone_);
     std::string_view text;
     if (!json_text(event, text)) {
       documents.begin();
@@ -32,7 +32,7 @@ class EventReader {
     }
     return read(text);
   }
-  bool read(std::string_view text) { return text.size() <= MOST_BYTES && json_.read(text, true); }
+  bool read(std::string_view text) { return text.size() <= MOST_BYTES && json_.read(text, images_alone_); }
 
   void clear() {
     documents.clear();
@@ -71,6 +71,7 @@ class EventReader {
     return true;
   }
 
+  bool images_alone_;
   std::vector<nb::object> kept_;
   document::JsonReader json_;
   ObjectReader objects_;

@@ -534,8 +534,12 @@ class EventMatcher {
     const i64 now = duration_cast<microseconds>(system_clock::now().time_since_epoch()).count();
     const DocumentPlan::EventDetails details(plan, read, now);
     const LookBudget look{each < 0 ? steps_ : each, together};
-    const EventPoint point{keys.data(), keys.data(), plan.attributes(), plan_.free()};
-    return ids({keys.data(), keys.data(), plan.attributes()}, limit, as_list, brought,
+    std::vector<i64> ends;
+    if (!plan.free().empty()) ends = keys;
+    for (u32 attribute : plan.free()) ends[attribute] = HIGHEST;
+    const i64* high = ends.empty() ? keys.data() : ends.data();
+    const EventPoint point{keys.data(), high, plan.attributes(), plan.free()};
+    return ids({keys.data(), high, plan.attributes()}, limit, as_list, brought,
                [&](Slots& slots, std::vector<i64>& doubtful) {
                  i64 taken;
                  if (!owners_.look(keys.data(), details, look, slots, doubtful, 0, taken))

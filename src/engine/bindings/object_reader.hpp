@@ -15,14 +15,14 @@ namespace nb = nanobind;
 class ObjectReader {
  public:
   // epoch, plain_epoch: the start of 1970, with and without a zone.
-  ObjectReader(const document::Paths& paths, document::Documents& out, nb::handle epoch, nb::handle plain_epoch,
-               std::vector<nb::object>& kept)
-      : paths_(paths), out_(out), epoch_(epoch), plain_epoch_(plain_epoch), kept_(kept) {}
+  ObjectReader(const document::Paths& paths, document::Documents& out, document::Strangers* strangers, nb::handle epoch,
+               nb::handle plain_epoch, std::vector<nb::object>& kept)
+      : paths_(paths), out_(out), strangers_(strangers), epoch_(epoch), plain_epoch_(plain_epoch), kept_(kept) {}
 
   // Reads an event, which becomes the last one of the documents. False if Python has to read it; then it has no fields.
-  bool read(PyObject* event) {
+  bool read(PyObject* event, bool images_alone) {
     out_.begin();
-    if (Py_TYPE(event) == &PyDict_Type && this->event(event)) {
+    if (Py_TYPE(event) == &PyDict_Type && this->event(event, images_alone)) {
       out_.finish();
       return true;
     }
@@ -34,15 +34,15 @@ class ObjectReader {
   using Type = document::Type;
   static constexpr u32 MOST_NESTED = 150;  // hitbox.encoding.inputs.MAX_DEPTH is a little more
 
-  bool event(PyObject* dict) {
+  bool event(PyObject* dict, bool images_alone) {
     size_t images = 0;
     const bool good = members(dict, 1, [&](std::string_view name, PyObject* value) {
-      images += name == "old" || name == "new";
       const u32 place = paths_.field(document::Paths::EVENT, name);
-      if (place == document::NOWHERE_ASKED) return skip(value, 1);
+      if (images_alone || place == document::NOWHERE_ASKED) images += name == "old" || name == "new";
+      if (place == document::NOWHERE_ASKED) return allows(document::Paths::EVENT, name) && skip(value, 1);
       return out_.note(place) && kept(value, place, place, 1);
     });
-    return good && (!images || Py_ssize_t(images) < PyDict_Size(dict));
+    return good && (!images || (images_alone && Py_ssize_t(images) < PyDict_Size(dict)));
   }
 
   // Calls use(name, value) for the items of a dict.
@@ -51,9 +51,12 @@ class ObjectReader {
     if (depth > MOST_NESTED) return false;
     PyObject *name, *value;
     Py_ssize_t at = 0;
+    const nb::object held = nb::borrow(dict);
+    const Py_ssize_t size = PyDict_Size(dict);
     while (PyDict_Next(dict, &at, &name, &value)) {
+      const nb::object kept = nb::borrow(value);  // Python code may run, and change the dict
       std::string_view text;
-      if (!bytes_of(name, text) || !use(text, value)) return false;
+      if (!bytes_of(name, text) || !use(text, value) || PyDict_Size(dict) != size) return false;
     }
     return true;
   }
@@ -108,7 +111,7 @@ class ObjectReader {
     const bool of_event = asked && paths_.is_of_event(scope);
     const bool good = members(dict, depth + 1, [&](std::string_view name, PyObject* value) {
       const u32 field = asked ? paths_.field(scope, name) : document::NOWHERE_ASKED;
-      if (field == document::NOWHERE_ASKED) return skip(value, depth + 1);
+      if (field == document::NOWHERE_ASKED) return (!asked || allows(scope, name)) && skip(value, depth + 1);
       if (of_event && !out_.note(field)) return false;
       return kept(value, field, field, depth + 1);
     });
@@ -131,6 +134,11 @@ class ObjectReader {
     out_[own].size = u32(size);
     out_.close(own);
     return true;
+  }
+
+  bool allows(u32 place, std::string_view name) {
+    out_.strange |= paths_.is_of_event(place);
+    return !strangers_ || strangers_->allows(place, name);
   }
 
   // Passes over a value, which must be one that Python would take, too.
@@ -163,6 +171,7 @@ class ObjectReader {
 
   const document::Paths& paths_;
   document::Documents& out_;
+  document::Strangers* strangers_;
   nb::handle epoch_, plain_epoch_;
   std::vector<nb::object>& kept_;
 };

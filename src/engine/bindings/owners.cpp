@@ -505,10 +505,10 @@ nb::tuple settle_all(const Owners& owners, Frozen<i64> offsets, Frozen<i32> numb
 // The looks at the slots that `settle` left in doubt, of many events that `documents` holds from number `row` on: (offsets,
 // slots, doubtful, steps taken). After `in_all` steps (no bound if it is negative) nothing more is looked at.
 nb::tuple look_all(const Owners& owners, Frozen<i64> offsets, Frozen<i32> slots, Frozen<i64> doubtful, Keys low,
-                   const DocumentBatch& documents, size_t row, i64 each, i64 together, i64 in_all, i64 now) {
-  static const std::vector<u32> none;
+                   Keys high, const DocumentBatch& documents, size_t row, i64 each, i64 together, i64 in_all, i64 now) {
   const size_t events = offsets.size() - 1, attributes = low.shape(1);
-  if (low.shape(0) != events || row + events > documents.size() || attributes != documents.plan().attributes())
+  if (low.shape(0) != events || row + events > documents.size() || attributes != documents.plan().attributes() ||
+      high.shape(0) != events || high.shape(1) != attributes)
     throw nb::value_error("each event needs its keys, and a document");
   i64* ends = allocate<i64>(events + 1);
   nb::object starts = numpy_array(ends, {events + 1});
@@ -536,7 +536,9 @@ nb::tuple look_all(const Owners& owners, Frozen<i64> offsets, Frozen<i32> slots,
         decided = owners.look(keys, details, budget, kept, doubts, before, steps);
         taken += steps;
       }
-      if (!decided) owners.decide({keys, keys, u32(attributes), none}, false, kept, doubts, before);
+      if (!decided)
+        owners.decide({keys, high.data() + e * attributes, u32(attributes), documents.plan().free()}, false, kept,
+                      doubts, before);
     }
     ends[e + 1] = i64(kept.size);
     if (e % 256 == 255 && PyErr_CheckSignals()) throw nb::python_error();
@@ -667,8 +669,8 @@ void bind_owners(nb::module_& m) {
           },
           nb::arg("numbers"))
       .def("look", &look_all, nb::arg("offsets"), nb::arg("slots"), nb::arg("doubtful"), nb::arg("low"),
-           nb::arg("documents"), nb::arg("row"), nb::arg("each"), nb::arg("together"), nb::arg("in_all"),
-           nb::arg("now"))
+           nb::arg("high"), nb::arg("documents"), nb::arg("row"), nb::arg("each"), nb::arg("together"),
+           nb::arg("in_all"), nb::arg("now"))
       .def("settle", &settle_all, nb::arg("offsets"), nb::arg("numbers"), nb::arg("sure").none(), nb::arg("low"),
            nb::arg("high"), nb::arg("free"), nb::arg("later") = false);
 }

@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/common.hpp"
@@ -60,6 +61,12 @@ class Arena {
   size_t used_ = 0, room_ = 0;
 };
 
+// Says whether a field that nobody asks for may stand in an object.
+struct Strangers {
+  virtual ~Strangers() = default;
+  virtual bool allows(u32 place, std::string_view name) = 0;
+};
+
 // The values of many events, one after the other.
 class Documents {
  public:
@@ -78,7 +85,10 @@ class Documents {
 
   // ---- while an event is read
 
-  void begin() { forget(); }
+  void begin() {
+    forget();
+    strange = false;
+  }
   // The event has been read: `field` finds its fields until the next one begins.
   void finish() {
     ends_.push_back(fields_.size());
@@ -128,17 +138,23 @@ class Documents {
       if (!use(place, values_[found_[place] - 1])) return false;
     return true;
   }
+  // Calls use(value) for the fields of an object, and of the objects in it, until it returns false.
+  template <class Use>
+  bool each_field_of(const Value& object, Use use) const {
+    for (size_t at = index_of(object) + 1; at < object.end;
+         at = values_[at].type == Type::OBJECT ? at + 1 : values_[at].end)
+      if (!use(values_[at])) return false;
+    return true;
+  }
   // A field of an object that is an element of a list; `twice` if it is given in two ways.
   const Value* field_of(const Value& object, u32 place, bool& twice) const {
     const Value* found = nullptr;
-    for (size_t at = index_of(object) + 1; at < object.end;) {
-      const Value& value = values_[at];
-      if (value.place == place) {
-        twice |= found != nullptr;
-        found = &value;
-      }
-      at = value.type == Type::OBJECT ? at + 1 : value.end;
-    }
+    each_field_of(object, [&](const Value& value) {
+      if (value.place != place) return true;
+      twice |= found != nullptr;
+      found = &value;
+      return true;
+    });
     return found;
   }
   // Calls use(element) for the elements of a list and of the lists in it, until it returns false.
@@ -152,7 +168,15 @@ class Documents {
     return true;
   }
 
-  Arena texts;  // those that stand nowhere as they are
+  // Whether a field of an object comes for the first time since `next_object`.
+  void next_object() { ++object_; }
+  bool is_first(u32 place) {
+    if (last_.size() <= place) last_.resize(found_.size());
+    return std::exchange(last_[place], object_) != object_;
+  }
+
+  Arena texts;           // those that stand nowhere as they are
+  bool strange = false;  // the event that was read last has fields that are not asked for
 
  private:
   struct Field {
@@ -174,6 +198,8 @@ class Documents {
   std::vector<size_t> ends_{0}, starts_{0};  // by event: of its fields, and of its values
   std::vector<u32> found_;                   // by place: 1 + where its value is, in the event that is shown
   std::vector<u32> shown_;                   // the places of that event
+  std::vector<u64> last_;                    // by place: the object that had it last
+  u64 object_ = 0;
 };
 
 }  // namespace hitbox::document

@@ -30,10 +30,12 @@ inline double real_number(std::string_view digits) {
 
 class JsonReader {
  public:
-  JsonReader(const Paths& paths, Documents& out) : paths_(paths), out_(out) {}
+  // `strangers` is asked about fields that nobody asks for, unless it is null.
+  JsonReader(const Paths& paths, Documents& out, Strangers* strangers)
+      : paths_(paths), out_(out), strangers_(strangers) {}
 
   // Reads an event, which becomes the last one of the documents. False if Python has to read it; then it has no fields.
-  // `images`: names that make two images of an event; `alone` if they do so only where it has no others.
+  // With `images_alone` old and new make two images of an event only where it has no other fields.
   bool read(std::string_view text, bool images_alone) {
     at_ = text.data();
     end_ = at_ + text.size();
@@ -58,9 +60,9 @@ class JsonReader {
     size_t images = 0, names = 0;
     const bool good = members([&](std::string_view name) {
       ++names;
-      images += name == "old" || name == "new";
       const u32 place = paths_.field(Paths::EVENT, name);
-      if (place == NOWHERE_ASKED) return skip();
+      if (images_alone || place == NOWHERE_ASKED) images += name == "old" || name == "new";
+      if (place == NOWHERE_ASKED) return allows(Paths::EVENT, name) && skip();
       return out_.note(place) && value(place);
     });
     if (!good || (images && (!images_alone || images == names))) return false;
@@ -137,7 +139,7 @@ class JsonReader {
     const bool of_event = asked && paths_.is_of_event(scope);
     const bool good = members([&](std::string_view name) {
       const u32 field = asked ? paths_.field(scope, name) : NOWHERE_ASKED;
-      if (field == NOWHERE_ASKED) return skip();
+      if (field == NOWHERE_ASKED) return (!asked || allows(scope, name)) && skip();
       if (of_event ? !out_.note(field) : out_.has(own, field)) return false;
       return value(field);
     });
@@ -155,6 +157,11 @@ class JsonReader {
     out_[own].size = size;
     out_.close(own);
     return good;
+  }
+
+  bool allows(u32 place, std::string_view name) {
+    out_.strange |= paths_.is_of_event(place);
+    return !strangers_ || strangers_->allows(place, name);
   }
 
   // Passes over a value.
@@ -395,6 +402,7 @@ class JsonReader {
 
   const Paths& paths_;
   Documents& out_;
+  Strangers* strangers_;
   const char *at_ = nullptr, *end_ = nullptr;
   u32 depth_ = 0;
   std::string escaped_;

@@ -62,6 +62,18 @@ class Paths {
     }
   }
 
+  // What a place is called: "" is the event, "items[]" an element of items, "items[].size" a field of it.
+  std::string name_of(u32 place) const {
+    const u32 scope = places_[place].scope;
+    std::string name;
+    if (scope != EVENT)
+      for (u32 list = 0; list < places_.size(); ++list)
+        if (places_[list].element == scope && list != scope) name = name_of(list) + "[]";
+    for (const auto& [known, to] : named_)
+      if (to == place) name += (name.empty() ? "" : ".") + known.second;
+    return name;
+  }
+
   // The scope of the elements of the list at a place.
   u32 add_elements(u32 place) {
     if (places_[place].element == NOWHERE_ASKED) {

@@ -127,7 +127,7 @@ class Codec(ABC):
 
     def native(self) -> tuple[Any, ...]:
         """How native code makes the keys of values of the plain Python types: the name of the way, and what it needs
-        (src/engine/bindings/event_plan.hpp). "other" leaves all values to `key`."""
+        (src/engine/bindings/column.hpp). "other" leaves all values to `key`."""
         return (self.type,)
 
     def swapped(self, low: pa.Array, high: pa.Array, first: I64, last: I64) -> Mask:
@@ -319,9 +319,6 @@ class TimestampCodec(Codec):
 
     def place(self, plain: Any) -> int:
         return int((plain - EPOCH) // MICROSECOND)
-
-    def native(self) -> tuple[Any, ...]:
-        return self.type, EPOCH, EPOCH.replace(tzinfo=None)
 
     def value(self, key: int) -> object:
         return EPOCH + timedelta(microseconds=min(max(key, FIRST_MOMENT), LAST_MOMENT))

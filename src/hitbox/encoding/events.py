@@ -212,7 +212,7 @@ def from_table(keys: Keys, table: pa.Table, first_row: int = 0, bad: Mask | None
     for name, column in columns.old.items() if columns.old is not None else ():
         if name in keys.schema:  # checks its values
             column_keys(keys.codecs[keys.schema.number(name)], f"old.{name}", column, first_row, bad)
-    return _with_information(keys, low, high)
+    return with_information(keys, low, high)
 
 
 def _end_columns(keys: Keys, columns: Mapping[str, Any], name: str) -> tuple[Any, Any] | None:
@@ -422,7 +422,9 @@ def _blank(keys: Keys, rows: int) -> I64:
     return np.full((rows, len(keys.codecs)), MISSING, np.int64)
 
 
-def _with_information(keys: Keys, low: I64, high: I64) -> Points:
+def with_information(keys: Keys, low: I64, high: I64 | None = None) -> Points:
+    """The points of events; what they do not carry meets everything."""
+    high = low if high is None else high
     information = list(keys.space.information)
     if information:
         high = high.copy() if high is low else high

@@ -54,7 +54,7 @@ class Derived(Protocol):
 
     @property
     def native(self) -> tuple[Any, ...] | None:
-        """How native code computes it where nothing is declared (engine/document_plan.py); None if it cannot."""
+        """How native code computes it (engine/document_plan.py); None if it cannot."""
 
     def to_json(self) -> Any: ...
 

@@ -101,7 +101,9 @@ class EventPlan:
         free: list[int],
         other_value: Callable[[int, Any, int], tuple[int, int]],
         other_event: Callable[[Any, int], dict[int, tuple[int, int]]],
-        derived: Callable[[Any, int], dict[int, tuple[int, int]]] | None = None,
+        derived: Callable[[Any, int], dict[int, tuple[int, int]]] | None,
+        epoch: datetime,
+        plain_epoch: datetime,
         ignores: bool = False,
     ) -> None: ...
     def encode(self, events: list[Any], row: int) -> tuple[I64, I64]: ...
@@ -147,6 +149,7 @@ class Owners:
         slots: I32,
         doubtful: I64,
         low: I64,
+        high: I64,
         documents: DocumentBatch,
         row: int,
         each: int,
@@ -158,14 +161,15 @@ class Owners:
 class DocumentPlan:
     def __init__(
         self,
-        attributes: int,
+        columns: list[tuple[Any, ...]],
+        free: list[int],
         points: list[tuple[Any, ...]],
         details: list[tuple[Any, ...]],
         sets: list[tuple[Any, ...]],
         others: list[list[str]],
-        labels: dict[int, list[Any]],
-        most: int,
+        declared: list[tuple[Any, ...]] | None,
         fold: Callable[[str, bool], str],
+        allows: Callable[[str, str], bool] | None,
         epoch: datetime,
         plain_epoch: datetime,
     ) -> None: ...

@@ -20,6 +20,7 @@ from hitbox.encoding.derived import Derivation
 from hitbox.encoding.documents import Event
 from hitbox.encoding.keys import Keys
 from hitbox.encoding.schema import Schema
+from hitbox.encoding.values import EPOCH
 from hitbox.engine import _kernels
 from hitbox.errors import TableError, UnknownAttribute, ValueProblem
 
@@ -39,7 +40,9 @@ class EventEncoder:
         self._keys, self._derivation = keys, Derivation(keys, used)
         has_keys = any(not attribute.is_detail for attribute in keys.derived)
         derived = partial(_derived, self._derivation) if has_keys else None
-        self.plan = _kernels.EventPlan(columns, _numbers(schema), free, *others, derived, schema.extra == "ignore")
+        epochs = EPOCH, EPOCH.replace(tzinfo=None)
+        ignores = schema.extra == "ignore"
+        self.plan = _kernels.EventPlan(columns, _numbers(schema), free, *others, derived, *epochs, ignores)
 
     def one(self, event: Event) -> Points:
         return Points(*self.plan.encode([event], -1))

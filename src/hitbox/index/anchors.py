@@ -33,7 +33,7 @@ from hitbox.encoding.open_values import CONVERT
 from hitbox.encoding.schema import Attribute, Schema
 from hitbox.encoding.values import ends_of
 from hitbox.engine import _kernels
-from hitbox.engine.document_plan import Documents, OpenSet
+from hitbox.engine.document_plan import Documents, WantedSet
 from hitbox.errors import DamagedArray
 from hitbox.language.boxes.anchors import ELEMENT, OpenPath, Path, kind_and_path, open_path, set_texts
 
@@ -73,8 +73,8 @@ class Anchors:
         self._segments: list[_kernels.AnchorSegment] = []
         self._paths: dict[Path, list[SetName]] = {}
         """The sets in use, by path."""
-        self.open_sets: tuple[OpenSet, ...] = ()
-        """Those of an open schema; another tuple when they change."""
+        self.sets: tuple[WantedSet, ...] = ()
+        """All sets; another tuple when they change."""
         self.size = 0
         """How many covers there are."""
 
@@ -106,15 +106,15 @@ class Anchors:
             segments.append(_segment(numbers, boxes, merged, delete))
         segments = sorted((segment for segment in segments if segment.live), key=lambda segment: -segment.live)
         paths = _paths(segments, self._schema)
-        sets = _open_sets(paths) if self._schema.is_open else ()
+        sets = tuple(_wanted_sets(self._schema, paths))
         total = self.size - len(delete) + size
 
         def commit() -> None:
             for segment, rows in kept:
                 segment.kill(rows)
             self._segments, self._paths, self.size = segments, paths, total
-            if sets != self.open_sets:
-                self.open_sets = sets
+            if sets != self.sets:
+                self.sets = sets
 
         return commit
 
@@ -302,8 +302,15 @@ def _paths(segments: Sequence[_kernels.AnchorSegment], schema: Schema) -> dict[P
     return found
 
 
-def _open_sets(paths: Mapping[Path, Sequence[SetName]]) -> tuple[OpenSet, ...]:
-    return tuple(OpenSet(one.name, one.kind, *open_path(path)) for path, names in paths.items() for one in names)
+def _wanted_sets(schema: Schema, paths: Mapping[Path, Sequence[SetName]]) -> Iterator[WantedSet]:
+    for path, names in paths.items():
+        if schema.is_open:
+            lists, field, _ = open_path(path)
+        else:
+            scalar = not schema[path[0]].is_list
+            lists, field = ((), path[0]) if scalar else (path[:-1], path[-1]) if len(path) > 1 else (path, "")
+        for name in names:
+            yield WantedSet(name.name, name.kind, lists, field, name.type)
 
 
 def _segment(numbers: I64, boxes: Boxes, older: list[_kernels.AnchorSegment], gone: I64) -> _kernels.AnchorSegment:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from hitbox.encoding import inputs
 from hitbox.encoding.arrays import I32, I64, LEVELS, Points
 from hitbox.encoding.documents import Event
+from hitbox.encoding.events import with_information
 from hitbox.encoding.fitting import FOR_EVENTS, check_on_error
 from hitbox.encoding.inputs import as_mapping
 from hitbox.encoding.json_events import JsonEvents, read_event
@@ -86,7 +87,9 @@ class Matching:
         most = -1 if limit is None else min(limit, MOST)
         with self._held.lock.read:
             native = self._native() if filters is None else None
-            answer = None if native is None else self._document(native, event, as_json, most, as_list, budget)
+            answer = None
+            if native is not None and (as_json or self._held.state.computes):
+                answer = self._document(native, event, as_json, most, as_list, budget)
             if answer is None:
                 mapping = read_event(event) if as_json else event
                 if native is None:
@@ -372,20 +375,23 @@ class _Encoded:
         self._batch = None
         if isinstance(part, pa.Table):
             return held.encoder.table(part, start)
-        plan = held.state.document_plan()
+        as_json = isinstance(part, JsonEvents)
+        plan = held.state.document_plan() if as_json or held.state.computes else None
         if plan is None:
-            return held.encoder.many(list(part), start)
+            return held.encoder.many([_event(part, row, start) for row in range(len(part))], start)
         if not isinstance(part, JsonEvents):
             batch = _kernels.DocumentBatch(plan, part, False)
         elif part.starts is None:
             batch = _kernels.DocumentBatch(plan, list(part.texts), True)
         else:
             batch = _kernels.DocumentBatch(plan, part.data, part.starts)
-        low = batch.low
+        self._batch, points = batch, with_information(held.keys, batch.low)
         for row in batch.left.tolist():
-            low[row] = held.encoder.many([_event(part, row, start)], start + row).low[0]
-        self._batch = batch
-        return Points(low, low)
+            own = held.encoder.many([_event(part, row, start)], start + row)
+            if own.intervals and points.high is points.low:
+                points = Points(points.low, points.low.copy())
+            points.low[row], points.high[row] = own.low[0], own.high[0]
+        return points
 
 
 def _event(events_: Sequence[Event], row: int, start: int) -> Event:

@@ -196,7 +196,7 @@ class Resolver:
         natively = documents is not None and filters is None
         offsets, slots, doubtful = self.catalog.owners.settle(hits.offsets, numbers, sure, *ends, free, natively)
         if len(doubtful) and documents is not None and filters is None:
-            offsets, slots, doubtful = self._look_natively(offsets, slots, doubtful, points.low, documents)
+            offsets, slots, doubtful = self._look_natively(offsets, slots, doubtful, points, documents)
         if not len(doubtful):
             return offsets, slots
         if isinstance(chunk, pa.Table):
@@ -212,13 +212,13 @@ class Resolver:
         return left[offsets], slots[kept]
 
     def _look_natively(
-        self, offsets: I64, slots: I32, doubtful: I64, low: I64, documents: Documents
+        self, offsets: I64, slots: I32, doubtful: I64, points: Points, documents: Documents
     ) -> tuple[I64, I32, I64]:
         """What is left when native code has looked at what is in doubt, in the events that it has read."""
         budget, now = self.budget, (self.now - EPOCH) // MICROSECOND
         in_all = -1 if budget.in_all is None else budget.left_in_all(budget.in_all)
         *left, taken = self.catalog.owners.look(
-            offsets, slots, doubtful, low, *documents, *budget.of_documents(), in_all, now
+            offsets, slots, doubtful, points.low, points.high, *documents, *budget.of_documents(), in_all, now
         )
         if budget.counts or budget.in_all is not None:
             budget.spend(taken)

@@ -74,9 +74,14 @@ class IndexState:
             object.__setattr__(self, "encoder", EventEncoder(self.keys, self.use.used))
         object.__setattr__(self, "_plans", DocumentPlans(self.keys, folded))
 
+    @property
+    def computes(self) -> bool:
+        """Whether more is made of an event than the keys of its own values."""
+        return self.keys.schema.is_open or self.anchors.size > 0 or bool(self.use.used)
+
     def document_plan(self) -> _kernels.DocumentPlan | None:
         """How native code reads events as documents; None if it cannot."""
-        return self._plans.get(self.use.used, self.use.changes, self.anchors.open_sets)
+        return self._plans.get(self.use.used, self.use.changes, self.anchors.sets)
 
     @classmethod
     def empty(cls, keys: Keys, matcher: str, options: Mapping[str, object]) -> IndexState:

@@ -117,8 +117,10 @@ class DerivedAttribute:
     @property
     def native(self) -> tuple[Any, ...] | None:
         first = self.operands[0]
+        if any(_reads_old(operand) for operand in self.operands):  # no event with an old image is read natively
+            return ("always", 1) if self.name == ABSENCE else ("nothing",)
         if self.name == ABSENCE:
-            return ("absent", first.name) if isinstance(first, Field) and _is_open(first) else None
+            return ("absent", first.name) if isinstance(first, Field) and _is_of_event(first) else None
         if self.name == EACH:
             return _native_list(*self.operands)
         sources = [_native_source(one) for one in self.operands]
@@ -136,24 +138,34 @@ class DerivedAttribute:
 
 def _is_open(of: Field) -> bool:
     """Whether it is an attribute of the event that is not declared."""
-    return of.number < 0 and not of.level and not of.old
+    return of.number < 0 and _is_of_event(of)
+
+
+def _is_of_event(of: Field) -> bool:
+    return not of.level and not of.old
+
+
+def _reads_old(root: Expression) -> bool:
+    def visit(node: Any, done: Sequence[bool]) -> bool:
+        path = node.list if isinstance(node, Length) else node
+        return any(done) or (isinstance(path, (Field, ListPath)) and path.old)
+
+    return fold(root, visit)
 
 
 def _native_source(of: Expression) -> tuple[str, str, str] | None:
-    """(attribute, type, functions of texts) of an attribute that is not declared: l is LOWER, and u UPPER."""
+    """(attribute, type, functions of texts) of an attribute of the event: l is LOWER, and u UPPER."""
     functions = ""
     while isinstance(of, Call) and of.name in ("LOWER", "UPPER"):
         functions = of.name[0].lower() + functions
         of = of.children[0]
-    return (of.name, of.type, functions) if isinstance(of, Field) and _is_open(of) else None
+    return (of.name, of.type, functions) if isinstance(of, Field) and _is_of_event(of) else None
 
 
 def _native_list(path: Expression, of: Expression | None = None) -> tuple[Any, ...] | None:
     assert isinstance(path, ListPath)
-    if path.number >= 0 or path.old:
-        return None
-    field_of = of.name if isinstance(of, Field) else ""
-    return "each", (".".join(path.steps),), field_of, path.type if of is None else of.type
+    steps = path.steps if path.number >= 0 else (".".join(path.steps),)
+    return "each", steps, of.name if isinstance(of, Field) else "", path.type if of is None else of.type
 
 
 def _derived(name: str, of: Expression) -> DerivedAttribute:
