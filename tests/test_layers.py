@@ -231,7 +231,7 @@ def test_tests_import_helpers_only_from_support() -> None:
 
 # ---- budgets: what breaks one makes room first
 
-MOST_LINES = 54_800
+MOST_LINES = 56_350
 """Python lines of src/hitbox. A feature may raise it only in a commit of its own that says what was deleted."""
 MOST_METHODS = 30
 MOST_FUNCTION_LINES = 70
