@@ -602,3 +602,62 @@ def test_a_dictionary_that_changes() -> None:
         text = '{"city": "m5"}'
         assert sorted(index.match_json(text)) == [n for n in range(number + 1) if f"{chr(97 + n % 26)}{n}" <= "m5"]
         assert np.array_equal(sorted(index.match_json_batch([text])[0]), sorted(index.match({"city": "m5"})))
+
+
+def test_lists_and_names_of_unusual_kinds() -> None:
+    index = Index({"scores": "int[]", "items": [{"sku": "string"}], "order": {"lines": "int[]"}})
+    index.subscribe("s", "ANY(scores) = 2 OR ANY(items.sku) = 'A' OR ANY(order.lines) = 1")
+    for event in ({"scores": [[1], 2]}, {"items": [[{"sku": "A"}]]}, {"scores": [[1, 2], []]}, {"order": [{"zzz": 1}]}):
+        for ask in (index.match, lambda event: index.match_json(json.dumps(event))):
+            with pytest.raises(HitboxError):
+                ask(event)
+    odd = Index()
+    odd.subscribe("empty", '"" = 1')
+    odd.subscribe("plain", "a = 1")
+    assert odd.match_json('{"": 1, "a": 1}') == ["empty", "plain"]
+    named = Index({"x[]": "int[]", "a[]": {"b": "int"}})
+    named.subscribe("s", '"x[]" IS NULL')
+    assert named.match_json('{"x[]": [1]}') == []
+    with pytest.raises(HitboxError):
+        named.match_json('{"a[]": 7}')
+    deep = Index()
+    text = "n = 1"
+    for level in range(20):
+        text = f"EXISTS(l{level} WHERE {text})"
+    deep.subscribe("deep", text)
+    deep.subscribe("plain", "a = 1")
+    assert deep.match_json('{"a": 1}') == ["plain"]
+
+
+def test_two_fields_of_an_element_of_which_one_is_unusual() -> None:
+    index = Index()
+    index.subscribe("s", "EXISTS(items WHERE sku = 'A' AND at > TIMESTAMP '2026-01-01')")
+    for moment in ("2026-11-19T10:00:00Z", "2026-11-19T10:00", "20261119T100000Z"):
+        event = {"items": [{"sku": "A", "at": moment}]}
+        assert index.match_json(json.dumps(event)) == index.match(event) == ["s"]
+
+
+def test_fields_that_nobody_declared_cost_little() -> None:
+    index = Index({"price": "float", "city": "string"})
+    index.subscribe("s", "price > 3")
+    assert share_left(index, ['{"price": 4, "zzz": 1}'] * 100) == 0
+    event = {"price": 4, **{f"zz{number:04}": number for number in range(3000)}}
+    assert index.match_json(json.dumps(event)) == ["s"]
+
+
+def test_objects_that_are_in_many_places() -> None:
+    index = Index()
+    index.subscribe("s", "a = 1")
+    shared: Any = [1]
+    for _ in range(60):
+        shared = [shared, shared]
+    assert index.match({"a": 1, "unasked": shared}) == ["s"]
+
+
+def test_views_of_memory() -> None:
+    index = Index()
+    index.subscribe("s", "a = 1")
+    assert index.match_json(memoryview(b'{_"_a_"_:_1_}_')[::2]) == ["s"]
+    for _ in range(3):
+        with pytest.raises(ValueProblem, match="is a text or bytes"):
+            index.match_json(np.frombuffer(b'{"a":1}', np.uint8))

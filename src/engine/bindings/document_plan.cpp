@@ -135,6 +135,7 @@ bool DocumentPlan::allows(u32 place, std::string_view name) {
   std::string known(reinterpret_cast<const char*>(&place), sizeof place);
   known += name;
   if (allowed_.count(known)) return true;
+  if (++asked_ > MOST_ASKED || name.size() > LONGEST_ALLOWED) return false;
   if (!nb::cast<bool>(allows_(paths_.name_of(place), nb::str(name.data(), name.size())))) return false;
   if (allowed_.size() < MOST_ALLOWED) allowed_.insert(std::move(known));
   return true;
@@ -172,11 +173,17 @@ DocumentPlan::Source DocumentPlan::source(nb::handle given) {
 u32 DocumentPlan::way(u32 scope, const std::string& above, const std::vector<std::string>& lists, size_t at,
                       const std::string& field) {
   const std::string path = joined(above, lists[at]);
+  std::string known = std::to_string(scope) + "\n" + above;
+  for (size_t i = at; i < lists.size(); ++i) known += "\n" + lists[i];
+  const auto [same, fresh] = known_ways_.try_emplace(known + "\n\n" + field, SELF);
+  if (!fresh) return same->second;
+  if (known_ways_.size() > MOST_WAYS) throw nb::value_error("there are too many ways through lists");
   const u32 whole = paths_.add(scope, path);
   Way made{whole, {}, {}, {}};
   made.of_element = next(paths_.add_elements(whole), "", lists, at + 1, field);
   made.of_object = next(scope, path, lists, at + 1, field);
-  for (size_t dot = path.rfind('.'); dot != std::string::npos && dot > above.size(); dot = path.rfind('.', dot - 1)) {
+  for (size_t dot = path.rfind('.'); !strict_ && dot != std::string::npos && dot > above.size();
+       dot = path.rfind('.', dot - 1)) {
     const u32 list = paths_.add(scope, path.substr(0, dot));
     std::vector<std::string> rest(lists.begin() + i64(at), lists.end());
     rest[0] = path.substr(dot + 1);
@@ -184,7 +191,7 @@ u32 DocumentPlan::way(u32 scope, const std::string& above, const std::vector<std
     if (!dot) break;
   }
   ways_.push_back(std::move(made));
-  return u32(ways_.size() - 1);
+  return known_ways_[known + "\n\n" + field] = u32(ways_.size() - 1);
 }
 
 DocumentPlan::Next DocumentPlan::next(u32 scope, const std::string& above, const std::vector<std::string>& lists,
@@ -254,13 +261,10 @@ bool DocumentPlan::fits(Documents& documents, const Value& value, const Rule& ru
     default: break;
   }
   if (value.type != Type::LIST) return value.type == Type::NOTHING;
-  u32 seen = 0;
-  const bool good = documents.each_element(value, [&](const Value& element) {
-    ++seen;
-    if (rule.what == What::LIST) return plain(element, rule.kind, plain_value);
+  return documents.each_direct(value, [&](const Value& element) {
+    if (rule.what == What::LIST) return element.type != Type::LIST && plain(element, rule.kind, plain_value);
     return element.type == Type::NOTHING || (element.type == Type::OBJECT && fits_object(documents, element));
   });
-  return good && seen == value.size;  // else there is a list in the list
 }
 
 bool DocumentPlan::fits_object(Documents& documents, const Value& object) const {
@@ -333,6 +337,7 @@ bool DocumentPlan::point(Documents& documents, i64* keys) const {
       declared |= rule.what != Rule::What::OBJECT;
       if (rule.attribute != SELF && given.type == Type::LIST) keys[rule.attribute] = given.size;
     }
+    declared |= !readers_[place].empty();
     for (const KeyReader& reader : readers_[place]) {
       if (reader.absence) keys[reader.attribute] = 0;
       else if (!plain(documents, given, reader.source, value) ||

@@ -9,6 +9,7 @@
 // to Python, which does the same in encoding/derived.py, index/anchors.py and language/boxes/derived.py.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -50,6 +51,7 @@ class DocumentPlan final : public document::Strangers {
   document::Strangers* strangers() const { return allows_.is_none() ? nullptr : const_cast<DocumentPlan*>(this); }
   // Whether a field that nobody asks for may stand at a place. Python's lock is held.
   bool allows(u32 place, std::string_view name) override;
+  void begin() override { asked_ = 0; }
   const document::Paths& paths() const { return paths_; }
   std::vector<std::string_view> set_names() const { return {set_names_.begin(), set_names_.end()}; }
   nb::handle epoch() const { return epoch_; }
@@ -69,7 +71,9 @@ class DocumentPlan final : public document::Strangers {
 
  private:
   static constexpr u32 SELF = ~u32(0);
-  static constexpr size_t MOST_ALLOWED = 100'000;  // names that are remembered
+  static constexpr size_t MOST_ALLOWED = 100'000, LONGEST_ALLOWED = 200;  // names that are remembered, and their length
+  static constexpr u32 MOST_ASKED = 16;     // names of one event that nobody has seen before
+  static constexpr size_t MOST_WAYS = 256;  // through lists
   using Kind = Column::Type;
   struct Source {
     u32 place;
@@ -149,11 +153,13 @@ class DocumentPlan final : public document::Strangers {
   std::vector<i64> without_;  // the keys of an event that has nothing
   std::vector<std::vector<u32>> others_;
   std::vector<Way> ways_;
+  std::map<std::string, u32> known_ways_;    // by scope, path and what follows
   std::unordered_map<u32, Detail> details_;  // by attribute
   std::vector<Set> sets_;
   std::vector<std::string> set_names_;
   nb::object fold_, allows_, epoch_, plain_epoch_;
   std::unordered_set<std::string> allowed_;  // places and names
+  u32 asked_ = 0;                            // names of this event
   mutable std::vector<std::unique_ptr<EventReader>> idle_;
 };
 

@@ -60,7 +60,13 @@ class EventReader {
       char* bytes;
       if (PyBytes_AsStringAndSize(event.ptr(), &bytes, &size)) throw nb::python_error();
       text = {bytes, size_t(size)};
-    } else if (PyObject_CheckBuffer(event.ptr())) {
+    } else if (PyByteArray_Check(event.ptr()) || PyMemoryView_Check(event.ptr())) {
+      Py_buffer view;
+      if (PyObject_GetBuffer(event.ptr(), &view, PyBUF_SIMPLE)) {
+        PyErr_Clear();  // its bytes do not lie one after the other
+        return false;
+      }
+      PyBuffer_Release(&view);
       const Buffer buffer(event);
       text = documents.texts.copy({buffer.data<char>(), buffer.size<char>()});  // others may write to it
       return true;

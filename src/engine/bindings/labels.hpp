@@ -115,6 +115,7 @@ class Labels {
     const u32 at = memo_.find(text);
     if (at != text::TextTable::NONE) return keys_[at];
     const i64 key = parts_->key(text);
+    if (text.size() > LONGEST) return key;
     if (keys_.size() >= most_) forget();
     memo_.number(text);
     keys_.push_back(key);
@@ -122,6 +123,8 @@ class Labels {
   }
 
  private:
+  static constexpr size_t LONGEST = 4096;  // bytes of a text that is kept
+
   void forget() {
     memo_.clear();
     keys_.clear();

@@ -533,7 +533,7 @@ class EventMatcher {
     using namespace std::chrono;
     const i64 now = duration_cast<microseconds>(system_clock::now().time_since_epoch()).count();
     const DocumentPlan::EventDetails details(plan, read, now);
-    const LookBudget look{each < 0 ? steps_ : each, together};
+    LookBudget look{each < 0 ? steps_ : each, together};
     std::vector<i64> ends;
     if (!plan.free().empty()) ends = keys;
     for (u32 attribute : plan.free()) ends[attribute] = HIGHEST;
@@ -545,6 +545,7 @@ class EventMatcher {
                  if (!owners_.look(keys.data(), details, look, slots, doubtful, 0, taken))
                    owners_.decide(point, false, slots, doubtful, 0);
                  if (spent) spent->data()[0] += taken;
+                 if (look.together > 0) look.together = std::max<i64>(look.together - taken, 0);
                  ask(holds, event, as_json, now, budget, slots, doubtful);
                });
   }

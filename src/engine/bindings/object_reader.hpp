@@ -22,6 +22,8 @@ class ObjectReader {
   // Reads an event, which becomes the last one of the documents. False if Python has to read it; then it has no fields.
   bool read(PyObject* event, bool images_alone) {
     out_.begin();
+    skipped_ = 0;
+    if (strangers_) strangers_->begin();
     if (Py_TYPE(event) == &PyDict_Type && this->event(event, images_alone)) {
       out_.finish();
       return true;
@@ -32,6 +34,7 @@ class ObjectReader {
 
  private:
   using Type = document::Type;
+  static constexpr size_t MOST_SKIPPED = size_t(1) << 20;
   static constexpr u32 MOST_NESTED = 150;  // hitbox.encoding.inputs.MAX_DEPTH is a little more
 
   bool event(PyObject* dict, bool images_alone) {
@@ -122,14 +125,15 @@ class ObjectReader {
   bool list(PyObject* list, u32 place, u32 scope, u32 depth) {
     if (depth + 1 > MOST_NESTED) return false;
     const size_t own = out_.add(Type::LIST, place);
+    const nb::object held = nb::borrow(list);
     const Py_ssize_t size = PyList_Size(list);
     if (size > Py_ssize_t(INT32_MAX)) return false;
     for (Py_ssize_t at = 0; at < size; ++at) {
-      PyObject* value = PyList_GetItem(list, at);
-      if (!value) throw nb::python_error();
-      if (!(scope == document::NOWHERE_ASKED ? skip(value, depth + 1)
-                                             : kept(value, document::NOWHERE_ASKED, scope, depth + 1)))
-        return false;
+      if (PyList_Size(list) != size) return false;  // Python code ran, and changed it
+      const nb::object value = nb::borrow(PyList_GetItem(list, at));
+      const bool good = scope == document::NOWHERE_ASKED ? skip(value.ptr(), depth + 1)
+                                                         : kept(value.ptr(), document::NOWHERE_ASKED, scope, depth + 1);
+      if (!good) return false;
     }
     out_[own].size = u32(size);
     out_.close(own);
@@ -143,6 +147,7 @@ class ObjectReader {
 
   // Passes over a value, which must be one that Python would take, too.
   bool skip(PyObject* value, u32 depth) {
+    if (++skipped_ > MOST_SKIPPED) return false;  // one object may be in many places: Python notices
     PyTypeObject* type = Py_TYPE(value);
     if (type == &PyUnicode_Type || type == &PyLong_Type || type == &PyFloat_Type || type == &PyBool_Type ||
         value == Py_None)
@@ -173,6 +178,7 @@ class ObjectReader {
   document::Documents& out_;
   document::Strangers* strangers_;
   nb::handle epoch_, plain_epoch_;
+  size_t skipped_ = 0;
   std::vector<nb::object>& kept_;
 };
 

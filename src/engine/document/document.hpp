@@ -64,6 +64,8 @@ class Arena {
 // Says whether a field that nobody asks for may stand in an object.
 struct Strangers {
   virtual ~Strangers() = default;
+  // An event begins.
+  virtual void begin() = 0;
   virtual bool allows(u32 place, std::string_view name) = 0;
 };
 
@@ -156,6 +158,13 @@ class Documents {
       return true;
     });
     return found;
+  }
+  // Calls use(element) for what is in a list itself, also for lists, until it returns false.
+  template <class Use>
+  bool each_direct(const Value& list, Use use) const {
+    for (size_t at = index_of(list) + 1; at < list.end; at = values_[at].end)
+      if (!use(values_[at])) return false;
+    return true;
   }
   // Calls use(element) for the elements of a list and of the lists in it, until it returns false.
   template <class Use>

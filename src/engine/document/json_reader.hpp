@@ -41,6 +41,7 @@ class JsonReader {
     end_ = at_ + text.size();
     depth_ = 0;
     out_.begin();
+    if (strangers_) strangers_->begin();
     if (event(images_alone)) {
       out_.finish();
       return true;

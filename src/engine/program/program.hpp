@@ -159,9 +159,10 @@ struct Held {
   size_t element = 0;
 };
 
-static inline i64 element_key(u32 attribute, const Held& held) {
-  const Details::Elements list = held.lists->find(attribute, *held.details);
-  return held.element < list.count ? list.keys[held.element] : MISSING;
+// A test of an element; open if the list cannot be told.
+static inline Truth test_element(const u32* code, const i64* literals, const Details::Elements& list, size_t at) {
+  if (list.given == Details::Given::NO) return ALL_OPEN;
+  return test(*code, literals, code[1], at < list.count ? list.keys[at] : MISSING);
 }
 
 static inline Truth test_like(const u32* code, const i64* literals, const Held& held) {
@@ -225,7 +226,7 @@ static inline Truth run(const u32* code, const i64* literals, const Held& held) 
       else if (op == MORE) {
         truth = test_more(code, literals, held);
         if (truth == OUT_OF_STEPS) return truth;
-      } else truth = test(word, literals, code[1], element_key(attribute_of(word), held));
+      } else truth = test_element(code, literals, held.lists->find(attribute_of(word), *held.details), held.element);
       code += length_with_parts(code);
     }
     for (;;) {
@@ -250,7 +251,7 @@ static inline Truth test_each(const u32* code, const i64* literals, const Held& 
   const Details::Elements tested = is_single ? lists.find(attribute_of(code[2]), *held.details) : list;
   for (size_t at = 0; at < list.count && found != DECIDED[op]; ++at) {
     if (!held.work->spend(code[1])) return OUT_OF_STEPS;
-    const Truth one = is_single ? test(code[2], literals, code[3], at < tested.count ? tested.keys[at] : MISSING)
+    const Truth one = is_single ? test_element(code + 2, literals, tested, at)
                                 : run(code + 2, literals, {held.keys, held.details, held.work, &lists, at});
     if (one == OUT_OF_STEPS) return one;
     found = COMBINED.of[op][found][one];

@@ -80,9 +80,9 @@ def document_plan(
         described = attribute.native
         if described == NOTHING and not attribute.is_detail:
             continue
-        if described is not None and _is_plain(described):
+        if described is not None and all(map(_is_plain, _names(described))):
             (details if attribute.is_detail else points).append((number, *described))
-        elif not attribute.is_detail and attribute.attributes and all(map(_is_plain_name, attribute.attributes)):
+        elif not attribute.is_detail and attribute.attributes and all(map(_is_plain, attribute.attributes)):
             others.append(list(attribute.attributes))
         elif not attribute.is_detail:
             return None
@@ -94,15 +94,19 @@ def document_plan(
             for name, attribute in schema.items()
             if attribute.role == "criteria" and not attribute.is_list
         ]
-    names = [(described[0],) for described in declared or ()] + [(wanted.lists, wanted.field) for wanted in sets]
-    if not all(map(_is_plain, [*names, *points])) or not all(wanted.type in TYPES for wanted in sets):
+    names = [name for wanted in sets for name in (*wanted.lists, wanted.field) if name] + list(_all_names(schema))
+    if not all(map(_is_plain, names)) or not all(wanted.type in TYPES for wanted in sets):
         return None
     columns, free = [codec.native() for codec in keys.codecs], list(keys.space.information)
     allows = None if schema.is_open or schema.extra == "ignore" else partial(_allows, schema)
     epochs = EPOCH, EPOCH.replace(tzinfo=None)
-    return _kernels.DocumentPlan(
-        columns, free, points, details, [tuple(wanted) for wanted in sets], others, declared, fold, allows, *epochs
-    )
+    given = [tuple(wanted) for wanted in sets]
+    try:
+        return _kernels.DocumentPlan(
+            columns, free, points, details, given, others, declared, fold, allows, *epochs
+        )  # fmt: skip
+    except ValueError:  # there are too many ways through lists in lists
+        return None
 
 
 def _declared(schema: Schema, above: str) -> Iterator[Described]:
@@ -128,7 +132,8 @@ def _allows(schema: Schema, place: str, name: str) -> bool:
     """Whether a field that no attribute stands for may be at a place, whatever else the event has."""
     *lists, above = place.split(ELEMENTS)
     for step in lists:
-        fields = schema[step.removeprefix(".")].fields
+        name_of_list = step.removeprefix(".")
+        fields = schema[name_of_list].fields if name_of_list in schema else None
         if fields is None:
             return False
         schema = fields
@@ -141,15 +146,28 @@ def _allows(schema: Schema, place: str, name: str) -> bool:
     return schema.extra == "ignore" or not (is_end or misspelt(schema, whole, wanted))
 
 
-def _is_plain(described: Iterable[Any]) -> bool:
-    """Whether native code takes all the names in a description."""
-    return all(
-        _is_plain_name(part) if isinstance(part, str) else _is_plain(part) if isinstance(part, tuple) else True
-        for part in described
-    )
+def _names(described: Described) -> Iterator[str]:
+    """The names of fields and lists in a description."""
+    kind, *parts = described
+    if kind == "each":
+        yield from parts[0]
+        if parts[1]:
+            yield parts[1]
+    elif kind == "absent":
+        yield parts[0]
+    else:
+        yield from (part[0] for part in parts if isinstance(part, tuple))
 
 
-def _is_plain_name(name: str) -> bool:
-    """Whether a name is no path, or one with few steps, none of which is empty."""
-    steps = name.replace(ELEMENTS, "").split(".")
-    return not name or (all(steps) and len(steps) <= MOST_STEPS)
+def _all_names(schema: Schema) -> Iterator[str]:
+    yield from schema.objects
+    for name, attribute in schema.items():
+        yield name
+        if attribute.fields is not None:
+            yield from _all_names(attribute.fields)
+
+
+def _is_plain(name: str) -> bool:
+    """Whether native code takes a path: few steps, none of which is empty."""
+    steps = name.split(".")
+    return all(steps) and len(steps) <= MOST_STEPS and ELEMENTS not in name
