@@ -661,3 +661,17 @@ def test_views_of_memory() -> None:
     for _ in range(3):
         with pytest.raises(ValueProblem, match="is a text or bytes"):
             index.match_json(np.frombuffer(b'{"a":1}', np.uint8))
+
+
+@pytest.mark.parametrize("schema", [None, {"tags": "int[]", "a": "int"}])
+def test_limits_that_are_set_later_hold(schema: Any) -> None:
+    index = Index(schema)
+    index.subscribe("s", "ALL(tags) > 0")
+    event = {"tags": list(range(1, 20_000))}
+    for _ in range(2):
+        assert index.match(event) == index.match_json(json.dumps(event)) == ["s"]
+        index.limits = Limits(match_steps=10)
+        for ask in (lambda: index.match(event), lambda: index.match_json(json.dumps(event))):
+            with pytest.raises(TooExpensive):
+                ask()
+        index.limits = Limits()

@@ -487,12 +487,12 @@ bool is_long(const SegmentSet& set) { return work_of(set) > 192; }
 // of the subscriptions that it matches, most urgent first.
 class EventMatcher {
  public:
-  // `documents` is a DocumentPlan or None. A second look at a subscription may take `steps`.
+  // `documents` is a DocumentPlan or None.
   EventMatcher(nb::list segments, nb::object tail, const std::string& simd, nb::object owners, nb::object ids,
-               nb::list anchors, nb::object plan, nb::object documents, i64 steps)
+               nb::list anchors, nb::object plan, nb::object documents)
       : kernels_(require_kernels(simd)), tail_(nb::cast<const Tail&>(tail)), owners_(nb::cast<const Owners&>(owners)),
         ids_(nb::cast<Ids&>(ids)), plan_(nb::cast<const EventPlan&>(plan)),
-        documents_(documents.is_none() ? nullptr : &nb::cast<const DocumentPlan&>(documents)), steps_(steps),
+        documents_(documents.is_none() ? nullptr : &nb::cast<const DocumentPlan&>(documents)),
         held_(nb::make_tuple(segments, tail, owners, ids, anchors, plan, documents)) {
     for (nb::handle segment : segments) segments_.push_back(nb::cast<Segment*>(segment));
     for (nb::handle segment : anchors) anchors_.push_back(nb::cast<const sets::AnchorSegment*>(segment));
@@ -518,10 +518,10 @@ class EventMatcher {
   }
 
   // The same of an event that is read as a document: a dict, or JSON. A second look at one subscription may take `each`
-  // steps (-1: as many as usual), and all of them `together` (-1: no bound); `spent` is told, unless it is None. None
+  // steps, and all of them `together` (-1: no bound); `spent` is told, unless it is None. None
   // if Python has to read the event.
-  nb::object document(nb::handle event, bool as_json, i64 limit, bool as_list, nb::handle holds, nb::handle budget,
-                      i64 each, i64 together, const std::optional<MutableVector<i64>>& spent) {
+  nb::object document(nb::handle event, bool as_json, i64 limit, bool as_list, nb::handle holds, i64 each, i64 together,
+                      nb::handle budget, const std::optional<MutableVector<i64>>& spent) {
     if (!documents_) return nb::none();
     const DocumentPlan& plan = *documents_;
     const DocumentPlan::Reader reader(plan);
@@ -533,7 +533,7 @@ class EventMatcher {
     using namespace std::chrono;
     const i64 now = duration_cast<microseconds>(system_clock::now().time_since_epoch()).count();
     const DocumentPlan::EventDetails details(plan, read, now);
-    LookBudget look{each < 0 ? steps_ : each, together};
+    LookBudget look{each, together};
     std::vector<i64> ends;
     if (!plan.free().empty()) ends = keys;
     for (u32 attribute : plan.free()) ends[attribute] = HIGHEST;
@@ -610,7 +610,6 @@ class EventMatcher {
   AnchorSegments anchors_;
   const EventPlan& plan_;
   const DocumentPlan* documents_;
-  i64 steps_;
   nb::object held_;  // what the references are to
 };
 
@@ -712,14 +711,13 @@ NB_MODULE(_kernels, m) {
         "limit"_a);
   m.def("count", &count, "segments"_a, "tail"_a, "low"_a, "high"_a, "simd"_a, "threads"_a);
   nb::class_<EventMatcher>(m, "EventMatcher")
-      .def(nb::init<nb::list, nb::object, const std::string&, nb::object, nb::object, nb::list, nb::object, nb::object,
-                    i64>(),
-           "segments"_a, "tail"_a, "simd"_a, "owners"_a, "ids"_a, "anchors"_a, "plan"_a, "documents"_a.none(),
-           "steps"_a)
+      .def(nb::init<nb::list, nb::object, const std::string&, nb::object, nb::object, nb::list, nb::object,
+                    nb::object>(),
+           "segments"_a, "tail"_a, "simd"_a, "owners"_a, "ids"_a, "anchors"_a, "plan"_a, "documents"_a.none())
       .def("mapping", &EventMatcher::mapping, "event"_a.none(), "limit"_a, "as_list"_a, "holds"_a,
            "sets"_a.none() = nb::none(), "budget"_a.none() = nb::none())
       .def("document", &EventMatcher::document, "event"_a.none(), "as_json"_a, "limit"_a, "as_list"_a, "holds"_a,
-           "budget"_a.none() = nb::none(), "each"_a = -1, "together"_a = -1, "spent"_a.none() = nb::none());
+           "each"_a, "together"_a = -1, "budget"_a.none() = nb::none(), "spent"_a.none() = nb::none());
   m.def(
       "clear_bits",
       [](MutableVector<u64> bits, Vector<u32> positions) {

@@ -45,7 +45,7 @@ def read_event(text: Any) -> dict[str, Any]:
 class JsonEvents(Sequence[dict[str, Any]]):
     """Many events: as a list of texts, or as the bytes of all of them with the place where each begins and ends."""
 
-    def __init__(self, texts: Sequence[Any], starts: I64 | None = None, data: Any = None):
+    def __init__(self, texts: list[Any], starts: I64 | None = None, data: Any = None):
         self.texts = texts
         self.starts, self.data = starts, data
         """`data` are the bytes, of which event i has those from starts[i] to starts[i + 1]; then `texts` is empty."""
@@ -74,7 +74,7 @@ class JsonEvents(Sequence[dict[str, Any]]):
         array = array.cast(pa.large_binary())
         _, ends, data = array.buffers()
         starts = np.frombuffer(ends, np.int64)[array.offset : array.offset + len(array) + 1] if len(array) else [0]
-        return cls((), np.ascontiguousarray(starts, np.int64), np.frombuffer(data or b"", np.uint8))
+        return cls([], np.ascontiguousarray(starts, np.int64), np.frombuffer(data or b"", np.uint8))
 
     @classmethod
     def _of_lines(cls, lines: bytes) -> JsonEvents:
@@ -82,7 +82,7 @@ class JsonEvents(Sequence[dict[str, Any]]):
         ends = np.flatnonzero(data == ord("\n")) + 1
         if len(data) and data[-1] != ord("\n"):
             ends = np.append(ends, len(data))
-        return cls((), np.append(np.int64(0), ends), data)
+        return cls([], np.append(np.int64(0), ends), data)
 
     def __len__(self) -> int:
         return len(self.texts) if self.starts is None else len(self.starts) - 1
@@ -104,7 +104,7 @@ class JsonEvents(Sequence[dict[str, Any]]):
         if self.starts is None:
             return JsonEvents(self.texts[at])
         first, end, _ = at.indices(len(self))
-        return JsonEvents((), self.starts[first : max(first, end) + 1], self.data)
+        return JsonEvents([], self.starts[first : max(first, end) + 1], self.data)
 
     def each(self) -> Iterator[tuple[int, Any, str]]:
         """(number, event, what is wrong with its text, which makes it UNREADABLE)."""

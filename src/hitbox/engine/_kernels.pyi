@@ -196,7 +196,6 @@ class EventMatcher:
         anchors: list[AnchorSegment],
         plan: EventPlan,
         documents: DocumentPlan | None,
-        steps: int,
     ) -> None: ...
     def mapping(
         self,
@@ -214,9 +213,9 @@ class EventMatcher:
         limit: int,
         as_list: bool,
         holds: Callable[[Any, list[int], bool, int, Any], list[bool]],
-        budget: Any = None,
-        each: int = -1,
+        each: int,
         together: int = -1,
+        budget: Any = None,
         spent: I64 | None = None,
     ) -> Any: ...
 

@@ -248,13 +248,12 @@ class Engine(Matcher):
         anchors: list[_kernels.AnchorSegment],
         plan: _kernels.EventPlan,
         documents: _kernels.DocumentPlan | None,
-        steps: int,
     ) -> _kernels.EventMatcher:
         """Matches single events, from the mapping or the text to the ids in one native call, until the next change or
-        merge (`sealed`). `plan` and `documents` read events; `steps` is what a second look may take."""
+        merge (`sealed`). `plan` and `documents` read events."""
         content = self.content
         return _kernels.EventMatcher(
-            content.sealed.kernels, content.tail, self.simd, owners, ids, anchors, plan, documents, steps
+            content.sealed.kernels, content.tail, self.simd, owners, ids, anchors, plan, documents
         )
 
     def match_levels(self, points: Points) -> Iterator[tuple[int, I32]]:

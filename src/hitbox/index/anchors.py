@@ -168,9 +168,8 @@ class Anchors:
         self, points: Points, first: I64, chunk: Any, keys: Keys, threads: int, documents: Documents
     ) -> Hits:
         others: dict[int, list[tuple[bytes, list[Any]]]] = {}
-        ends, low, high = (documents.batch, documents.first), points.low, points.high
         while True:
-            found = _kernels.find_anchored(self._segments, *ends, others, low, high, first, threads)
+            found = _kernels.find_anchored(self._segments, *documents, others, points.low, points.high, first, threads)
             if isinstance(found, tuple):
                 return Hits(*found)
             for number in found:

@@ -118,10 +118,8 @@ class Matching:
         made, changes, sealed = self._made
         if changes != held.changes or sealed is not engine.content.sealed:
             sealed, catalog = engine.content.sealed, state.catalog
-            made = engine.event_matcher(
-                catalog.owners, catalog.ids.native, state.anchors.segments, state.encoder.plan, state.document_plan(),
-                held.limits.match_steps,
-            )  # fmt: skip
+            owners, ids, anchors = catalog.owners, catalog.ids.native, state.anchors.segments
+            made = engine.event_matcher(owners, ids, anchors, state.encoder.plan, state.document_plan())
             self._made = made, held.changes, sealed
         return made
 
@@ -136,9 +134,9 @@ class Matching:
     ) -> Any:
         """The ids for an event that native code reads as a document; None if it cannot."""
         if budget is None:
-            return native.document(event, as_json, limit, as_list, self._holding)
+            return native.document(event, as_json, limit, as_list, self._holding, self._held.limits.match_steps)
         (each, together), spent = budget.of_documents(), np.zeros(1, np.int64)
-        answer = native.document(event, as_json, limit, as_list, self._holding, budget, each, together, spent)
+        answer = native.document(event, as_json, limit, as_list, self._holding, each, together, budget, spent)
         if budget.counts or budget.in_all is not None:
             budget.spend(int(spent[0]))
         return answer
@@ -378,11 +376,11 @@ class _Encoded:
         as_json = isinstance(part, JsonEvents)
         plan = held.state.document_plan() if as_json or held.state.computes else None
         if plan is None:
-            return held.encoder.many([_event(part, row, start) for row in range(len(part))], start)
+            return held.encoder.many([_event(part, row, start) for row in range(len(part))] if as_json else part, start)
         if not isinstance(part, JsonEvents):
             batch = _kernels.DocumentBatch(plan, part, False)
         elif part.starts is None:
-            batch = _kernels.DocumentBatch(plan, list(part.texts), True)
+            batch = _kernels.DocumentBatch(plan, part.texts, True)
         else:
             batch = _kernels.DocumentBatch(plan, part.data, part.starts)
         self._batch, points = batch, with_information(held.keys, batch.low)

@@ -193,10 +193,12 @@ class Resolver:
         if self.catalog.plain and filters is None:
             return hits.offsets, self.catalog.owners.slots(numbers)
         ends, free = (points.low, points.high), self.keys.space.information
-        natively = documents is not None and filters is None
-        offsets, slots, doubtful = self.catalog.owners.settle(hits.offsets, numbers, sure, *ends, free, natively)
-        if len(doubtful) and documents is not None and filters is None:
-            offsets, slots, doubtful = self._look_natively(offsets, slots, doubtful, points, documents)
+        read = documents if filters is None else None
+        offsets, slots, doubtful = self.catalog.owners.settle(
+            hits.offsets, numbers, sure, *ends, free, read is not None
+        )
+        if len(doubtful) and read is not None:
+            offsets, slots, doubtful = self._look_natively(offsets, slots, doubtful, points, read)
         if not len(doubtful):
             return offsets, slots
         if isinstance(chunk, pa.Table):
