@@ -28,6 +28,7 @@ using u8 = std::uint8_t;
 constexpr i64 MISSING = INT64_MIN;
 constexpr i64 LOWEST = INT64_MIN + 1;
 constexpr i64 HIGHEST = INT64_MAX;
+constexpr i64 EXACT = i64(1) << 53;  // whole numbers up to here are exact as doubles
 constexpr u32 LEVELS = 10;
 constexpr u32 MAX_ATTRIBUTES = 1024;
 

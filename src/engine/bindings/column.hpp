@@ -17,8 +17,6 @@ namespace hitbox {
 
 namespace nb = nanobind;
 
-constexpr i64 EXACT = i64(1) << 53;  // whole numbers up to here are exact as doubles
-
 // A value as a condition sees it. OTHER: all that is known is that it is there.
 struct Plain {
   enum class Kind : u8 { NOTHING, WHOLE, REAL, TRUTH, MOMENT, TEXT, OTHER };

@@ -37,8 +37,7 @@ std::string shortest(double value) {
 DocumentPlan::DocumentPlan(nb::list columns, nb::list free, nb::list points, nb::list details, nb::list sets,
                            nb::list others, nb::object declared, nb::object fold, nb::object allows, nb::object epoch,
                            nb::object plain_epoch)
-    : strict_(!declared.is_none()), paths_(random_seed()), fold_(fold), allows_(allows), epoch_(epoch),
-      plain_epoch_(plain_epoch) {
+    : strict_(!declared.is_none()), paths_(random_seed()), fold_(fold), allows_(allows), moments_(epoch, plain_epoch) {
   for (nb::handle column : columns) columns_.emplace_back(column);
   without_.assign(columns_.size(), MISSING);
   auto checked = [&](nb::handle number) {

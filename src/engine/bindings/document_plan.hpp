@@ -20,6 +20,7 @@
 
 #include "bindings/brought.hpp"
 #include "bindings/column.hpp"
+#include "bindings/python_values.hpp"
 #include "document/document.hpp"
 #include "program/details.hpp"
 
@@ -54,8 +55,7 @@ class DocumentPlan final : public document::Strangers {
   void begin() override { asked_ = 0; }
   const document::Paths& paths() const { return paths_; }
   std::vector<std::string_view> set_names() const { return {set_names_.begin(), set_names_.end()}; }
-  nb::handle epoch() const { return epoch_; }
-  nb::handle plain_epoch() const { return plain_epoch_; }
+  const Moments& moments() const { return moments_; }
   document::Documents documents() const { return document::Documents(paths_.size()); }
 
   // A reader of one event, which goes back to the plan afterwards.
@@ -157,7 +157,8 @@ class DocumentPlan final : public document::Strangers {
   std::unordered_map<u32, Detail> details_;  // by attribute
   std::vector<Set> sets_;
   std::vector<std::string> set_names_;
-  nb::object fold_, allows_, epoch_, plain_epoch_;
+  nb::object fold_, allows_;
+  Moments moments_;
   std::unordered_set<std::string> allowed_;  // places and names
   u32 asked_ = 0;                            // names of this event
   mutable std::vector<std::unique_ptr<EventReader>> idle_;

@@ -11,20 +11,7 @@
 namespace hitbox {
 namespace {
 
-// An exact int that has 64 bits.
-bool whole_number(PyObject* value, i64& number) {
-  if (Py_TYPE(value) != &PyLong_Type) return false;
-  int overflow;
-  number = PyLong_AsLongLongAndOverflow(value, &overflow);
-  return !overflow && number != MISSING;
-}
-
 bool has_dot(PyObject* name) { return PyUnicode_FindChar(name, '.', 0, PyUnicode_GetLength(name), 1) >= 0; }
-
-nb::object checked(PyObject* made) {
-  if (!made) throw nb::python_error();
-  return nb::steal(made);
-}
 
 void check_size(PyObject* event, Py_ssize_t size) {
   if (PyDict_Size(event) == size) return;
@@ -36,8 +23,8 @@ void check_size(PyObject* event, Py_ssize_t size) {
 
 EventPlan::EventPlan(nb::list columns, nb::dict numbers, nb::list free, nb::object other_value, nb::object other_event,
                      nb::object derived, nb::object epoch, nb::object plain_epoch, bool ignores)
-    : numbers_(numbers), other_value_(other_value), other_event_(other_event), derived_(derived), epoch_(epoch),
-      plain_epoch_(plain_epoch), ignores_(ignores) {
+    : numbers_(numbers), other_value_(other_value), other_event_(other_event), derived_(derived),
+      moments_(epoch, plain_epoch), ignores_(ignores) {
   for (nb::handle native : columns) columns_.emplace_back(native);
   dotted_.resize(columns_.size());
   for (auto [name, of] : numbers)
@@ -46,10 +33,6 @@ EventPlan::EventPlan(nb::list columns, nb::dict numbers, nb::list free, nb::obje
   for (nb::handle attribute : free) free_.push_back(nb::cast<u32>(attribute));
   old_ = checked(PyUnicode_InternFromString("old"));
   new_ = checked(PyUnicode_InternFromString("new"));
-  tzinfo_ = checked(PyUnicode_InternFromString("tzinfo"));
-  days_ = checked(PyUnicode_InternFromString("days"));
-  seconds_ = checked(PyUnicode_InternFromString("seconds"));
-  microseconds_ = checked(PyUnicode_InternFromString("microseconds"));
 }
 
 // The key of a value that needs no codec.
@@ -58,7 +41,10 @@ bool EventPlan::plain_key(const Column& column, PyObject* value, i64& key) const
   if (column.type == Type::list && value != Py_None) return list_key(column, value, key);
   Plain plain;
   if (value == Py_None) return column.key(plain, key);
-  if (column.type == Type::moment) return moment(value, plain) && column.key(plain, key);
+  if (column.type == Type::moment) {
+    i64 micros;
+    return moments_.read(value, micros) && column.key(Plain::of_moment(micros), key);
+  }
   return scalar(value, plain) && column.key(plain, key);
 }
 
@@ -67,7 +53,7 @@ bool EventPlan::scalar(PyObject* value, Plain& out) {
   PyTypeObject* type = Py_TYPE(value);
   if (type == &PyUnicode_Type) {
     std::string_view text;
-    if (!utf8(value, text)) return false;
+    if (!sound_utf8(value, text)) return false;
     out = Plain::of_text(text);
     return true;
   }
@@ -107,31 +93,6 @@ bool EventPlan::list_key(const Column& column, PyObject* value, i64& key) const 
   for (Py_ssize_t at = 0; at < size; ++at)
     if (!is_plain(column.element, PyList_GetItem(value, at))) return false;
   key = i64(size);
-  return true;
-}
-
-// The bytes of an exact string that files and columns can carry.
-bool EventPlan::utf8(PyObject* value, std::string_view& out) {
-  Py_ssize_t size;
-  const char* text = PyUnicode_AsUTF8AndSize(value, &size);
-  if (!text) PyErr_Clear();  // a lone surrogate: the codec says so
-  if (!text || std::memchr(text, 0, size_t(size))) return false;
-  out = {text, size_t(size)};
-  return true;
-}
-
-// Of an exact datetime in UTC or without a zone, which means UTC.
-bool EventPlan::moment(PyObject* value, Plain& out) const {
-  if (Py_TYPE(value) != Py_TYPE(epoch_.ptr())) return false;
-  const nb::object zone = checked(PyObject_GetAttr(value, tzinfo_.ptr()));
-  const bool plain = zone.is_none();
-  if (!plain && !zone.is(epoch_.attr("tzinfo"))) return false;
-  const nb::object since = checked(PyNumber_Subtract(value, (plain ? plain_epoch_ : epoch_).ptr()));
-  const i64 days = PyLong_AsLongLong(checked(PyObject_GetAttr(since.ptr(), days_.ptr())).ptr());
-  const i64 seconds = PyLong_AsLongLong(checked(PyObject_GetAttr(since.ptr(), seconds_.ptr())).ptr());
-  const i64 micros = PyLong_AsLongLong(checked(PyObject_GetAttr(since.ptr(), microseconds_.ptr())).ptr());
-  if (PyErr_Occurred()) throw nb::python_error();
-  out = Plain::of_moment((days * 86400 + seconds) * 1000000 + micros);
   return true;
 }
 

@@ -6,7 +6,6 @@
 //                                                high  the same, unless an attribute is an interval
 #pragma once
 
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -14,6 +13,7 @@
 
 #include "base/common.hpp"
 #include "bindings/column.hpp"
+#include "bindings/python_values.hpp"
 
 namespace hitbox {
 
@@ -72,9 +72,7 @@ class EventPlan {
   bool plain_key(const Column& column, PyObject* value, i64& key) const;
   static bool scalar(PyObject* value, Plain& out);
   static bool is_plain(Column::Type element, PyObject* value);
-  static bool utf8(PyObject* value, std::string_view& out);
   bool list_key(const Column& column, PyObject* value, i64& key) const;
-  bool moment(PyObject* value, Plain& out) const;
   bool encode_fields(PyObject* event, PyObject* fields, i64 number, size_t row, i64* low, std::vector<High>& highs,
                      Names* names, Ways& ways) const;
   bool may_have_images(PyObject* event) const;
@@ -88,9 +86,10 @@ class EventPlan {
   std::vector<u8> dotted_;  // by attribute: it is below an object
   nb::dict numbers_;
   std::vector<u32> free_;
-  nb::object other_value_, other_event_, derived_, epoch_, plain_epoch_;
+  nb::object other_value_, other_event_, derived_;
+  Moments moments_;
   bool ignores_;
-  nb::object old_, new_, tzinfo_, days_, seconds_, microseconds_;
+  nb::object old_, new_;
 };
 
 void bind_event_plan(nb::module_& m);

@@ -16,7 +16,7 @@ class EventReader {
  public:
   explicit EventReader(const DocumentPlan& plan)
       : documents(plan.documents()), images_alone_(!plan.is_strict()), json_(plan.paths(), documents, plan.strangers()),
-        objects_(plan.paths(), documents, plan.strangers(), plan.epoch(), plan.plain_epoch(), kept_) {}
+        objects_(plan.paths(), documents, plan.strangers(), plan.moments(), kept_) {}
   EventReader(const EventReader&) = delete;
   EventReader& operator=(const EventReader&) = delete;
 

@@ -6,36 +6,28 @@
 
 #include <nanobind/nanobind.h>
 
+#include "bindings/python_values.hpp"
 #include "document/document.hpp"
 
 namespace hitbox {
 
 namespace nb = nanobind;
 
-class ObjectReader {
+class ObjectReader : document::Reading {
  public:
-  // epoch, plain_epoch: the start of 1970, with and without a zone.
-  ObjectReader(const document::Paths& paths, document::Documents& out, document::Strangers* strangers, nb::handle epoch,
-               nb::handle plain_epoch, std::vector<nb::object>& kept)
-      : paths_(paths), out_(out), strangers_(strangers), epoch_(epoch), plain_epoch_(plain_epoch), kept_(kept) {}
+  ObjectReader(const document::Paths& paths, document::Documents& out, document::Strangers* strangers,
+               const Moments& moments, std::vector<nb::object>& kept)
+      : Reading(paths, out, strangers), moments_(moments), kept_(kept) {}
 
   // Reads an event, which becomes the last one of the documents. False if Python has to read it; then it has no fields.
   bool read(PyObject* event, bool images_alone) {
-    out_.begin();
     skipped_ = 0;
-    if (strangers_) strangers_->begin();
-    if (Py_TYPE(event) == &PyDict_Type && this->event(event, images_alone)) {
-      out_.finish();
-      return true;
-    }
-    out_.finish_empty();
-    return false;
+    return document([&] { return Py_TYPE(event) == &PyDict_Type && this->event(event, images_alone); });
   }
 
  private:
   using Type = document::Type;
   static constexpr size_t MOST_SKIPPED = size_t(1) << 20;
-  static constexpr u32 MOST_NESTED = 150;  // hitbox.encoding.inputs.MAX_DEPTH is a little more
 
   bool event(PyObject* dict, bool images_alone) {
     size_t images = 0;
@@ -59,21 +51,8 @@ class ObjectReader {
     while (PyDict_Next(dict, &at, &name, &value)) {
       const nb::object kept = nb::borrow(value);  // Python code may run, and change the dict
       std::string_view text;
-      if (!bytes_of(name, text) || !use(text, value) || PyDict_Size(dict) != size) return false;
+      if (!utf8(name, text) || !use(text, value) || PyDict_Size(dict) != size) return false;
     }
-    return true;
-  }
-
-  // Whether an object is an exact string that can be written in UTF-8.
-  static bool bytes_of(PyObject* text, std::string_view& out) {
-    if (Py_TYPE(text) != &PyUnicode_Type) return false;
-    Py_ssize_t size;
-    const char* bytes = PyUnicode_AsUTF8AndSize(text, &size);
-    if (!bytes) {
-      PyErr_Clear();
-      return false;
-    }
-    out = {bytes, size_t(size)};
     return true;
   }
 
@@ -83,15 +62,14 @@ class ObjectReader {
     PyTypeObject* type = Py_TYPE(value);
     if (type == &PyUnicode_Type) {
       std::string_view text;
-      if (!bytes_of(value, text) || text.size() > UINT32_MAX || std::memchr(text.data(), 0, text.size())) return false;
+      if (!sound_utf8(value, text) || text.size() > UINT32_MAX) return false;
       out_[out_.add(Type::TEXT, place, u32(text.size()))].bytes = text.data();
       kept_.push_back(nb::borrow(value));
       return true;
     }
     if (type == &PyLong_Type) {
-      int overflow;
-      const i64 whole = PyLong_AsLongLongAndOverflow(value, &overflow);
-      if (overflow || whole == MISSING) return false;
+      i64 whole;
+      if (!whole_number(value, whole)) return false;
       out_[out_.add(Type::WHOLE, place)].whole = whole;
       return true;
     }
@@ -104,8 +82,10 @@ class ObjectReader {
     if (type == &PyDict_Type) return object(value, place, scope, depth);
     if (type == &PyList_Type)
       return list(value, place, scope == document::NOWHERE_ASKED ? scope : paths_.element_of(scope), depth);
-    if (type == Py_TYPE(epoch_.ptr())) return moment(value, place);
-    return false;
+    i64 micros;
+    if (!moments_.read(value, micros)) return false;
+    out_[out_.add(Type::MOMENT, place)].whole = micros;
+    return true;
   }
 
   bool object(PyObject* dict, u32 place, u32 scope, u32 depth) {
@@ -140,11 +120,6 @@ class ObjectReader {
     return true;
   }
 
-  bool allows(u32 place, std::string_view name) {
-    out_.strange |= paths_.is_of_event(place);
-    return !strangers_ || strangers_->allows(place, name);
-  }
-
   // Passes over a value, which must be one that Python would take, too.
   bool skip(PyObject* value, u32 depth) {
     if (++skipped_ > MOST_SKIPPED) return false;  // one object may be in many places: Python notices
@@ -154,30 +129,14 @@ class ObjectReader {
       return true;
     if (type == &PyDict_Type)
       return members(value, depth + 1, [&](std::string_view, PyObject* one) { return skip(one, depth + 1); });
-    if (type != &PyList_Type) return type == Py_TYPE(epoch_.ptr());
+    if (type != &PyList_Type) return moments_.is_moment(value);
     if (depth + 1 > MOST_NESTED) return false;
     for (Py_ssize_t at = 0; at < PyList_Size(value); ++at)
       if (!skip(PyList_GetItem(value, at), depth + 1)) return false;
     return true;
   }
 
-  // A datetime in UTC or without a zone, which means UTC.
-  bool moment(PyObject* value, u32 place) {
-    const nb::handle given(value);
-    const nb::object zone = given.attr("tzinfo");
-    const bool plain = zone.is_none();
-    if (!plain && !zone.is(epoch_.attr("tzinfo"))) return false;
-    const nb::object since = given - (plain ? plain_epoch_ : epoch_);
-    const i64 days = nb::cast<i64>(since.attr("days")), seconds = nb::cast<i64>(since.attr("seconds"));
-    out_[out_.add(Type::MOMENT, place)].whole =
-        (days * 86400 + seconds) * 1'000'000 + nb::cast<i64>(since.attr("microseconds"));
-    return true;
-  }
-
-  const document::Paths& paths_;
-  document::Documents& out_;
-  document::Strangers* strangers_;
-  nb::handle epoch_, plain_epoch_;
+  const Moments& moments_;
   size_t skipped_ = 0;
   std::vector<nb::object>& kept_;
 };

@@ -211,4 +211,35 @@ class Documents {
   u64 object_ = 0;
 };
 
+// What the readers of events have in common.
+class Reading {
+ protected:
+  static constexpr u32 MOST_NESTED = 150;  // hitbox.encoding.inputs.MAX_DEPTH is a little more
+
+  // `strangers` is asked about fields that nobody asks for, unless it is null.
+  Reading(const Paths& paths, Documents& out, Strangers* strangers) : paths_(paths), out_(out), strangers_(strangers) {}
+
+  // Makes what read() adds the last document; where it returns false, that is empty.
+  template <class Read>
+  bool document(Read read) {
+    out_.begin();
+    if (strangers_) strangers_->begin();
+    const bool good = read();
+    if (good) out_.finish();
+    else out_.finish_empty();
+    return good;
+  }
+  // Whether a field that nobody asks for may stand in the object at a place.
+  bool allows(u32 place, std::string_view name) {
+    out_.strange |= paths_.is_of_event(place);
+    return !strangers_ || strangers_->allows(place, name);
+  }
+
+  const Paths& paths_;
+  Documents& out_;
+
+ private:
+  Strangers* strangers_;
+};
+
 }  // namespace hitbox::document

@@ -28,11 +28,9 @@ inline double real_number(std::string_view digits) {
   return strtod_l(ended.c_str(), nullptr, plain);
 }
 
-class JsonReader {
+class JsonReader : Reading {
  public:
-  // `strangers` is asked about fields that nobody asks for, unless it is null.
-  JsonReader(const Paths& paths, Documents& out, Strangers* strangers)
-      : paths_(paths), out_(out), strangers_(strangers) {}
+  JsonReader(const Paths& paths, Documents& out, Strangers* strangers) : Reading(paths, out, strangers) {}
 
   // Reads an event, which becomes the last one of the documents. False if Python has to read it; then it has no fields.
   // With `images_alone` old and new make two images of an event only where it has no other fields.
@@ -40,20 +38,11 @@ class JsonReader {
     at_ = text.data();
     end_ = at_ + text.size();
     depth_ = 0;
-    out_.begin();
-    if (strangers_) strangers_->begin();
-    if (event(images_alone)) {
-      out_.finish();
-      return true;
-    }
-    out_.finish_empty();
-    return false;
+    return document([&] { return event(images_alone); });
   }
 
  private:
-  static constexpr u32 MOST_NESTED = 150;      // hitbox.encoding.inputs.MAX_DEPTH is a little more
   static constexpr size_t MOST_DIGITS = 4000;  // of a whole number that nobody asks for: json.loads refuses longer ones
-  static constexpr u64 EXACT = u64(1) << 53;
 
   bool event(bool images_alone) {
     space();
@@ -160,11 +149,6 @@ class JsonReader {
     return good;
   }
 
-  bool allows(u32 place, std::string_view name) {
-    out_.strange |= paths_.is_of_event(place);
-    return !strangers_ || strangers_->allows(place, name);
-  }
-
   // Passes over a value.
   bool skip() {
     if (at_ == end_) return false;
@@ -256,7 +240,8 @@ class JsonReader {
       return true;
     }
     double real;
-    if (found.count <= 19 && found.all <= EXACT && -22 <= power && power <= 22) {  // two exact doubles, rounded once
+    if (found.count <= 19 && found.all <= u64(EXACT) && -22 <= power &&
+        power <= 22) {  // two exact doubles, rounded once
       real = power < 0 ? double(found.all) / TENS[-power] : double(found.all) * TENS[power];
       if (negative) real = -real;
     } else {
@@ -401,9 +386,6 @@ class JsonReader {
     }
   }
 
-  const Paths& paths_;
-  Documents& out_;
-  Strangers* strangers_;
   const char *at_ = nullptr, *end_ = nullptr;
   u32 depth_ = 0;
   std::string escaped_;

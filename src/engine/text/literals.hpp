@@ -27,7 +27,6 @@ struct Codec {
 };
 
 constexpr int MOST_DIGITS = 18;  // that surely fit 64 bits
-constexpr i64 EXACT = i64(1) << 53;
 __extension__ typedef __int128 i128;
 
 constexpr std::array<i64, MOST_DIGITS + 1> powers() {
